@@ -108,7 +108,7 @@ class Receipt(TypedDict):
     number: int
 
 
-By = Literal["mean", "upper", "information"]
+By = Literal["mean", "lower", "upper", "sample", "lift", "information"]
 
 Row = str | Mapping[str, float]
 
@@ -264,7 +264,10 @@ class Client:
         *,
         by: By = "mean",
         exclude_observed: bool = True,
+        exclude: Sequence[str] = (),
+        where: Mapping[str, Any] | None = None,
         quantile: float = 0.9,
+        seed: int = 0,
         mixed_kinds: bool = False,
         level: float = 0.9,
     ) -> list[RankedFeature]:
@@ -275,7 +278,10 @@ class Client:
             "features": None if features is None else list(features),
             "by": by,
             "exclude_observed": exclude_observed,
+            "exclude": list(exclude) or None,
+            "where": None if where is None else dict(where),
             "quantile": quantile,
+            "seed": seed,
             "mixed_kinds": mixed_kinds,
             "level": level,
         }
@@ -289,7 +295,10 @@ class Client:
         *,
         by: By = "mean",
         exclude_observed: bool = True,
+        exclude: Sequence[str] = (),
+        where: Mapping[str, Any] | None = None,
         quantile: float = 0.9,
+        seed: int = 0,
         level: float = 0.9,
     ) -> list[RankedRow]:
         """Rank rows for a feature; see ``Headstart.audience``."""
@@ -299,7 +308,10 @@ class Client:
             "rows": None if rows is None else list(rows),
             "by": by,
             "exclude_observed": exclude_observed,
+            "exclude": list(exclude) or None,
+            "where": None if where is None else dict(where),
             "quantile": quantile,
+            "seed": seed,
             "level": level,
         }
         return cast(list[RankedRow], self._ask("/v1/audience", body)["ranking"])

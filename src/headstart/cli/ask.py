@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 Number = Annotated[int, typer.Option("-n", help="Length of the list.", min=1)]
 
 By = Annotated[
-    str, typer.Option("--by", help="mean, upper (a quantile, which prefers the uncertain) or information.")
+    str,
+    typer.Option(
+        "--by",
+        help="mean, lower or upper (quantiles: avoid or prefer the uncertain), sample, lift or information.",
+    ),
 ]
 
 Level = Annotated[float, typer.Option(help="Probability that the interval contains the value.")]
@@ -55,7 +59,13 @@ class RankingOptions:
     n: Number = 10
     by: By = "mean"
     quantile: Annotated[float, typer.Option(help="The quantile that --by upper takes.")] = 0.9
+    seed: Annotated[int, typer.Option(help="The seed of --by sample.", min=0)] = 0
     include_observed: IncludeObserved = False
+    exclude: Annotated[list[str] | None, typer.Option(help=f"To leave out. {NAMES_HELP}")] = None
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="COLUMN=VALUE: metadata to have; repeat it for several columns or values."),
+    ] = None
     level: Level = 0.9
 
     def arguments(self) -> dict[str, Any]:
@@ -64,9 +74,21 @@ class RankingOptions:
             "n": self.n,
             "by": self.by,
             "quantile": self.quantile,
+            "seed": self.seed,
             "exclude_observed": not self.include_observed,
+            "where": self._filters(),
             "level": self.level,
         }
+
+    def _filters(self) -> dict[str, list[str]] | None:
+        """Return the wanted values of each metadata column."""
+        filters: dict[str, list[str]] = {}
+        for text in self.where or []:
+            column, equals, value = text.partition("=")
+            if not equals or not column:
+                raise InputError(f"--where must be COLUMN=VALUE; got {text!r}")
+            filters.setdefault(column, []).append(value)
+        return filters or None
 
 
 def recommend(
@@ -93,6 +115,7 @@ def recommend(
         rows or new.read(),
         features=read_names(features, loaded.features, "--features"),
         mixed_kinds=mixed_kinds,
+        exclude=read_names(ranking.exclude, loaded.features, "--exclude") or (),
         **ranking.arguments(),
     )
     destination.write(_join_rankings("row", list(rankings.values())))
@@ -114,7 +137,12 @@ def audience(
 
     destination = output.destination()
     loaded = Headstart.load(model)
-    ranked = loaded.audience(feature, rows=read_names(rows, loaded.rows, "--rows"), **ranking.arguments())
+    ranked = loaded.audience(
+        feature,
+        rows=read_names(rows, loaded.rows, "--rows"),
+        exclude=read_names(ranking.exclude, loaded.rows, "--exclude") or (),
+        **ranking.arguments(),
+    )
     destination.write(_join_rankings("feature", [ranked]))
 
 

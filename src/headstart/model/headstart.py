@@ -643,7 +643,10 @@ class Headstart:
         *,
         by: By = "mean",
         exclude_observed: bool = True,
+        exclude: Sequence[Any] = (),
+        where: Mapping[str, Any] | None = None,
         quantile: float = 0.9,
+        seed: int = 0,
         mixed_kinds: bool = False,
         level: float = 0.9,
     ) -> Ranking:
@@ -657,14 +660,25 @@ class Headstart:
             The number of features to return; fewer if there are fewer.
         features : list, default=None
             The features to choose from; all by default.
-        by : {"mean", "upper", "information"}, default="mean"
-            The criterion. "mean" is the expected value. "upper" is an upper quantile of the value (of the
-            probability, for a binary feature), which prefers uncertain features. "information" is the
-            information about the row that an observation would add to the features before it in the ranking.
+        by : {"mean", "lower", "upper", "sample", "lift", "information"}, default="mean"
+            The criterion. "mean" is the expected value. "lower" is a lower quantile of the value (of the
+            probability, for a binary feature), which avoids uncertain features; "upper" is an upper one and
+            prefers them. "sample" is a random draw of the mean, given its uncertainty (Thompson sampling), so
+            that uncertain features are tried in proportion to their chance to be best. "lift" is the mean
+            less that of an average row, which is free of popularity. "information" is the information about
+            the row that an observation would add to the features before it in the ranking.
         exclude_observed : bool, default=True
             Whether to leave out the features that the row has observed.
+        exclude : list, default=()
+            Features to leave out.
+        where : dict, default=None
+            The metadata that features must have, as ``{"genres": "Drama", "year": [2023, 2024]}``: one of the
+            values in each column.
         quantile : float, default=0.9
-            The quantile of ``by="upper"``, with the calibration of intervals.
+            The quantile of ``by="upper"``, with the calibration of intervals; that of ``by="lower"`` is 1 −
+            ``quantile``.
+        seed : int, default=0
+            The seed of ``by="sample"``.
         mixed_kinds : bool, default=False
             Whether to compare features of different kinds or units on a common scale: a rating from 0 at its
             low end to 1 at its high end, a real minus its center in units of its scale, a probability
@@ -699,8 +713,10 @@ class Headstart:
             one_target_row(fitted, row),
             whole_number(n, "recommend()"),
             None if features is None else columns_of(fitted, as_list(features)),
-            Criterion(by, quantile),
+            Criterion(by, quantile, seed),
             exclude_observed=exclude_observed,
+            exclude=columns_of(fitted, as_list(exclude)),
+            where=where,
             mixed_kinds=mixed_kinds,
             level=level,
         )
@@ -714,7 +730,10 @@ class Headstart:
         *,
         by: By = "mean",
         exclude_observed: bool = True,
+        exclude: Sequence[Any] = (),
+        where: Mapping[str, Any] | None = None,
         quantile: float = 0.9,
+        seed: int = 0,
         mixed_kinds: bool = False,
         level: float = 0.9,
     ) -> dict[str, Ranking]:
@@ -724,7 +743,7 @@ class Headstart:
         ----------
         rows : list, dict or frame
             The names of rows, or rows that are not in the model with their observations, as in ``predict``.
-        n, features, by, exclude_observed, quantile, mixed_kinds, level
+        n, features, by, exclude_observed, exclude, where, quantile, seed, mixed_kinds, level
             As in ``recommend``.
 
         Returns
@@ -738,8 +757,10 @@ class Headstart:
             target_rows(fitted, rows),
             whole_number(n, "recommend_many()"),
             None if features is None else columns_of(fitted, as_list(features)),
-            Criterion(by, quantile),
+            Criterion(by, quantile, seed),
             exclude_observed=exclude_observed,
+            exclude=columns_of(fitted, as_list(exclude)),
+            where=where,
             mixed_kinds=mixed_kinds,
             level=level,
         )
@@ -753,7 +774,10 @@ class Headstart:
         *,
         by: By = "mean",
         exclude_observed: bool = True,
+        exclude: Sequence[Any] = (),
+        where: Mapping[str, Any] | None = None,
         quantile: float = 0.9,
+        seed: int = 0,
         level: float = 0.9,
     ) -> Ranking:
         """Rank rows for a feature, best first: for example, the users most likely to like a new film.
@@ -766,11 +790,15 @@ class Headstart:
             The number of rows to return; fewer if there are fewer.
         rows : list, default=None
             The rows to choose from; all by default.
-        by : {"mean", "upper", "information"}, default="mean"
+        by : {"mean", "lower", "upper", "sample", "lift", "information"}, default="mean"
             The criterion, as in ``recommend``. ``suggest`` is a short form of ``by="information"``.
         exclude_observed : bool, default=True
             Whether to leave out the rows that have observed the feature.
-        quantile, level : float, default=0.9
+        exclude : list, default=()
+            Rows to leave out.
+        where : dict, default=None
+            The row metadata that rows must have, as in ``recommend``.
+        quantile, seed, level
             As in ``recommend``.
 
         Returns
@@ -793,8 +821,10 @@ class Headstart:
             feature,
             whole_number(n, "audience()"),
             None if rows is None else as_list(rows),
-            Criterion(by, quantile),
+            Criterion(by, quantile, seed),
             exclude_observed=exclude_observed,
+            exclude=as_list(exclude),
+            where=where,
             level=level,
         )
 
@@ -954,6 +984,8 @@ class Headstart:
             The first observations ``{row: value}``, of rows of the model.
         kind : str or Kind, default=None
             The kind of the feature, such as ``"rating:1:5"``; by default the model's most frequent kind.
+            For clicks, ``"click:EXPOSURE"`` says how long the feature has been shown, from just above 0 (new)
+            to 1 (as long as the features of the fit); by default this is estimated from its clicks.
         levels : dict, default=None
             For a category, the metadata of each level, ``{level: {column: value}}``, such as the right
             option: ``{"A": {"right": 1}}``. Levels and columns may be missing.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.core.predictive import grid_logits, predict_grid
-from headstart.core.types import Heads, RowStates
+from headstart.core.predictive import Predictive, grid_logits, predict_grid
+from headstart.core.types import Heads, RowStates, second_moment
 from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError, did_you_mean, for_user, option_name
 from headstart.model.features import Feature, FeatureColumns
@@ -39,7 +39,7 @@ from headstart.table.kinds import KindType
 from headstart.table.names import as_name
 from headstart.training.calibration import LEVELS
 
-By = Literal["mean", "upper", "information"]
+By = Literal["mean", "lower", "upper", "sample", "lift", "information"]
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,18 @@ class Criterion:
 
     Attributes
     ----------
-    by : {"mean", "upper", "information"}
-        The mean, an upper quantile of the value, or the information that an observation would add.
+    by : {"mean", "lower", "upper", "sample", "lift", "information"}
+        The mean, a lower or upper quantile of the value, a random draw of the mean, the mean less that of an
+        average row, or the information that an observation would add.
     quantile : float
-        The quantile of ``by="upper"``.
+        The quantile of ``by="upper"``; that of ``by="lower"`` is 1 − ``quantile``.
+    seed : int
+        The seed of ``by="sample"``.
     """
 
     by: By = "mean"
     quantile: float = 0.9
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
@@ -67,6 +71,8 @@ class Criterion:
             raise InputError(
                 f"{option_name('quantile')} must be a number from 0.5 to 0.999999999; got {self.quantile!r}"
             )
+        if not isinstance(self.seed, (int, np.integer)) or isinstance(self.seed, bool) or self.seed < 0:
+            raise InputError(f"{option_name('seed')} must be a whole number from 0 up; got {self.seed!r}")
 
 
 @dataclass(frozen=True)
@@ -97,25 +103,29 @@ def scores(
 ) -> Tensor:
     """Return the score of every row at every candidate, on the models' scale: (rows, features).
 
-    A mean beyond the limits of a rating is not clipped, so that such values are ranked too. The upper
+    A mean beyond the limits of a rating is not clipped, so that such values are ranked too. A lower or upper
     quantile is that of the value. The value of a binary feature has no quantiles except 0 and 1; there it is
-    the quantile of the probability, given the uncertainty of head and row.
+    the quantile of the probability, given the uncertainty of head and row. A sample is a draw of the mean,
+    given the uncertainty of head and row (Thompson sampling); each cell has its own.
     """
+    if criterion.by == "lift":
+        mean = replace(criterion, by="mean")
+        usual = scores(fitted, mean, candidates, average_row(fitted), dtype)
+        return scores(fitted, mean, candidates, states, dtype) - usual
     likelihood, modelled = fitted.knowledge.likelihood, candidates.modelled
     if criterion.by == "mean" and likelihood.is_linear(fitted.modelled_kinds(candidates.all_types)):
         scored = grid_logits(candidates.heads, states, dtype)
     else:
         predictive = predict_grid(candidates.heads, states, modelled, likelihood, dtype)
         scored = predictive.mean
-        if criterion.by == "upper":
-            deviations = _normal_quantile(criterion.quantile)
-            offset = deviations * predictive.variance.sqrt()
-            upper_probability = likelihood.predictive(
-                predictive.logits + offset, torch.zeros_like(offset), predictive.noise, modelled
-            )[0]
+        if criterion.by in ("lower", "upper"):
+            deviations = _normal_quantile(criterion.quantile) * (1 if criterion.by == "upper" else -1)
+            probability = _mean_at(predictive, deviations)
             factor = _calibration_factor(fitted, candidates, 2 * criterion.quantile - 1).to(dtype)
-            upper_value = scored + deviations * factor * predictive.std
-            scored = torch.where(candidates.types == KindType.BINARY, upper_probability, upper_value)
+            value = scored + deviations * factor * predictive.std
+            scored = torch.where(candidates.types == KindType.BINARY, probability, value)
+        elif criterion.by == "sample":
+            scored = _mean_at(predictive, _draws(criterion.seed, states, candidates.heads).to(dtype))
     if KindType.BINARY in candidates.all_types:
         binary = candidates.types == KindType.BINARY
         shots = candidates.shots[binary]
@@ -123,6 +133,52 @@ def scores(
         scored = scored.clone()
         scored[:, binary] = probabilities.to(dtype)
     return scored
+
+
+def average_row(fitted: ModelState) -> RowStates:
+    """Return the state of a row with the mean activation of all rows: one row."""
+    states = fitted.states.take(slice(0, 1))
+    activation = second_moment(fitted.states)[-1:, :-1].to(states.activation.dtype)
+    return replace(states, activation=activation, variance=None)
+
+
+def _mean_at(predictive: Predictive, deviations: Tensor | float) -> Tensor:
+    """Return the means if outputs are ``deviations`` of their standard deviations above the expected ones."""
+    outputs = predictive.logits + deviations * predictive.variance.sqrt()
+    certain = torch.zeros_like(outputs)
+    return predictive.likelihood.predictive(outputs, certain, predictive.noise, predictive.kinds)[0]
+
+
+_MULTIPLIERS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of SplitMix64
+
+
+def _draws(seed: int, states: RowStates, heads: Heads) -> Tensor:
+    """Draw a standard normal number for each row and head, in double precision: (rows, heads).
+
+    The draw is a hash of the seed, of the row's activation and of the head, so that it does not depend on the
+    other rows and heads, nor on the precision.
+    """
+    from scipy.special import ndtri  # imported here: few uses of a model need SciPy
+
+    with np.errstate(over="ignore"):
+        rows = _hash(states.activation, np.uint64(seed) * np.uint64(_MULTIPLIERS[0]))
+        features = _hash(torch.cat([heads.weight, heads.bias[:, None]], dim=1), np.uint64(seed))
+        mixed = _scramble(rows[:, None] ^ features)
+    return torch.from_numpy(ndtri((mixed >> np.uint64(11)).astype(np.float64) / 2**53 + 2**-54))
+
+
+def _hash(numbers: Tensor, start: np.uint64) -> NDArray[np.uint64]:
+    """Return a hash of each line of ``numbers`` (lines, n) in single precision: (lines,)."""
+    bits = numbers.float().contiguous().numpy().view(np.uint32).astype(np.uint64)
+    weights = _scramble(np.arange(1, bits.shape[1] + 1, dtype=np.uint64) * np.uint64(_MULTIPLIERS[0]))
+    return _scramble((bits * (weights | np.uint64(1))).sum(1, dtype=np.uint64) + start)
+
+
+def _scramble(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the output function of SplitMix64 of each number."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(_MULTIPLIERS[1])
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(_MULTIPLIERS[2])
+    return numbers ^ (numbers >> np.uint64(31))
 
 
 def _calibration_factor(fitted: ModelState, candidates: Candidates, level: float) -> Tensor:
@@ -177,7 +233,7 @@ class Ranking:
     noun : str
         The type of the names: ``"feature"`` or ``"row"``.
     by : str
-        The criterion: ``"mean"``, ``"upper"`` or ``"information"``.
+        The criterion: ``"mean"``, ``"lower"``, ``"upper"``, ``"sample"``, ``"lift"`` or ``"information"``.
     names : tuple of str
         The names, best first.
     score : ndarray of shape (n,)
@@ -188,6 +244,8 @@ class Ranking:
         The predictions and their intervals, equal to those of ``predict``.
     level : float
         The probability that an interval contains the value.
+    titles : tuple of str, optional
+        The metadata ``title`` or ``name`` of each feature or row, if there is such a column.
     """
 
     of: str
@@ -200,6 +258,7 @@ class Ranking:
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     level: float
+    titles: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -213,9 +272,11 @@ class Ranking:
         return Ranked(self.names[rank], *numbers)
 
     def to_arrow(self) -> pa.Table:
-        """Return one line per name: its name, score, mean, std, low and high."""
+        """Return one line per name: its name, its title if there is one, score, mean, std, low and high."""
         columns = {"score": self.score, "mean": self.mean, "std": self.std, "low": self.low}
-        return pa.table({self.noun: pa.array(self.names, pa.string()), **columns, "high": self.high})
+        titles = {} if self.titles is None else {"title": pa.array(self.titles, pa.string())}
+        names = {self.noun: pa.array(self.names, pa.string())}
+        return pa.table({**names, **titles, **columns, "high": self.high})
 
     def to_pandas(self) -> Any:
         """Return ``to_arrow`` as a pandas frame; pandas must be installed."""
@@ -228,14 +289,21 @@ class Ranking:
 
     def _lines(self) -> list[tuple[object, ...]]:
         first = list(self)[:MAX_LINES]
-        return [(line.name, line.mean, f"({line.low:.4g} – {line.high:.4g})") for line in first]
+        return [
+            (*self._names_of(rank), line.mean, f"({line.low:.4g} – {line.high:.4g})")
+            for rank, line in enumerate(first)
+        ]
+
+    def _names_of(self, rank: int) -> tuple[str, ...]:
+        return (self.names[rank],) if self.titles is None else (self.names[rank], self.titles[rank])
 
     def __repr__(self) -> str:
         more = [f"  … {len(self) - MAX_LINES} more"] if len(self) > MAX_LINES else []
         return "\n".join([self._title, *([text_table(self._lines())] if len(self) else []), *more])
 
     def _repr_html_(self) -> str:
-        header = (self.noun, "mean", f"{self.level:.0%} interval")
+        titles = () if self.titles is None else ("title",)
+        header = (self.noun, *titles, "mean", f"{self.level:.0%} interval")
         return table_html(header, self._lines(), self._title, total=len(self))
 
 
@@ -378,6 +446,8 @@ def rank_features(
     exclude_observed: bool,
     mixed_kinds: bool,
     level: float,
+    exclude: Sequence[Any] = (),
+    where: Mapping[str, Any] | None = None,
 ) -> list[Ranking]:
     """Rank features for each target row, best first; the parameters are those of ``Headstart.recommend``."""
     rows, states = targets
@@ -390,6 +460,8 @@ def rank_features(
         criterion,
         exclude_observed=exclude_observed,
         mixed_kinds=mixed_kinds,
+        exclude=exclude,
+        where=where,
     )
     stored = fitted.catalogue.columns.features
     rankings = []
@@ -400,9 +472,9 @@ def rank_features(
         )
         low, high = prediction.interval(level)
         mean, std, low, high = (part[0] for part in (prediction.mean, prediction.std, low, high))
-        rankings.append(
-            Ranking(row.name, "feature", criterion.by, tuple(names), score, mean, std, low, high, level)
-        )
+        titles = _titles([stored[slot].readable_metadata(fitted.schema) for slot in slots])
+        numbers = (score, mean, std, low, high)
+        rankings.append(Ranking(row.name, "feature", criterion.by, tuple(names), *numbers, level, titles))
     return rankings
 
 
@@ -417,10 +489,19 @@ def best_features(
     *,
     exclude_observed: bool,
     mixed_kinds: bool,
+    exclude: Sequence[Any] = (),
+    where: Mapping[str, Any] | None = None,
 ) -> list[ScoredSlots]:
     """Return, for each row, the slots of the best features, best first, and their scores."""
     columns = fitted.catalogue.columns
     slots = _slots_of(fitted, columns, features)
+    if len(exclude):
+        slots = np.setdiff1d(slots, np.array(fitted.catalogue.slots(exclude), dtype=np.int64))
+    if where:
+        stored, schema = columns.features, fitted.schema
+        _require_columns(where, [] if schema is None else [column.name for column in schema.columns])
+        keep = [_matches(stored[slot].readable_metadata(schema), where) for slot in slots]
+        slots = slots[np.array(keep, dtype=bool)]
     if criterion.by != "information" and not mixed_kinds and len(slots):
         require_same_units(columns, slots, for_user("recommend()", "headstart recommend"))
     if exclude_observed:
@@ -433,6 +514,8 @@ def best_features(
         chosen += choose(fitted, columns, slots, states.take(part), n, criterion, excluded[part])
     if criterion.by == "information" or mixed_kinds:
         return chosen
+    if criterion.by == "lift":  # a difference has no offset
+        return [(best, score * columns.spans[best]) for best, score in chosen]
     return [(best, columns.values_of(best, score)) for best, score in chosen]
 
 
@@ -598,12 +681,23 @@ def rank_rows(
     *,
     exclude_observed: bool,
     level: float,
+    exclude: Sequence[Any] = (),
+    where: Mapping[str, Any] | None = None,
 ) -> Ranking:
     """Rank rows for one feature, best first; the parameters are those of ``Headstart.audience``."""
     (known,), heads = fitted.catalogue.take([feature])
     if exclude_observed:
         require_contexts(fitted.catalogue.columns, np.array(fitted.catalogue.slots([feature])))
-    candidates = candidate_rows(fitted, rows, fitted.observers(known) if exclude_observed else _EMPTY)
+    excluded = fitted.observers(known) if exclude_observed else _EMPTY
+    if len(exclude):
+        others = fitted.rows.positions([as_name(row, "row") for row in exclude])
+        excluded = np.union1d(excluded, others)
+    candidates = candidate_rows(fitted, rows, excluded)
+    records = None if fitted.row_metadata is None else fitted.row_metadata.lines
+    if where:
+        _require_columns(where, [] if records is None else records.column_names)
+        chosen = cast(pa.Table, records).select(list(where)).take(pa.array(candidates)).to_pylist()
+        candidates = candidates[np.array([_matches(record, where) for record in chosen], dtype=bool)]
     if criterion.by == "information":
         what = option_name("by", "information")
         positions, score = _most_informative_rows(fitted, heads, known, candidates, n, what)
@@ -614,7 +708,42 @@ def rank_rows(
     prediction = predict_features(fitted, Names(names, "row"), states, [known.name])
     low, high = prediction.interval(level)
     mean, std, low, high = (part[:, 0] for part in (prediction.mean, prediction.std, low, high))
-    return Ranking(known.name, "row", criterion.by, tuple(names), score, mean, std, low, high, level)
+    titles = None if records is None else _titles(records.take(pa.array(positions)).to_pylist())
+    numbers = (score, mean, std, low, high)
+    return Ranking(known.name, "row", criterion.by, tuple(names), *numbers, level, titles)
+
+
+_TITLE_COLUMNS = ("title", "name")  # metadata columns that are shown beside names
+
+
+def _titles(records: Sequence[Mapping[str, object]]) -> tuple[str, ...] | None:
+    """Return the titles in the metadata ``records`` of features or rows; None if none has one."""
+    for column in _TITLE_COLUMNS:
+        titles = [record.get(column) for record in records]
+        if any(isinstance(title, str) for title in titles):
+            return tuple(title if isinstance(title, str) else "" for title in titles)
+    return None
+
+
+def _require_columns(where: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """Refuse a filter by a metadata column that the model does not have."""
+    for name in where:
+        if name not in columns:
+            known = f"the columns are {', '.join(columns)}" if columns else "there is no metadata"
+            hint = did_you_mean(name, columns)
+            raise InputError(f"{option_name('where')}: there is no metadata column {name!r}; {known}{hint}")
+
+
+def _matches(record: Mapping[str, object], where: Mapping[str, Any]) -> bool:
+    """Return whether metadata has one of the wanted values in each column of ``where``."""
+    for column, wanted in where.items():
+        value = record.get(column)
+        values = set(value) if isinstance(value, (list, tuple)) else {value}
+        options = wanted if isinstance(wanted, (list, tuple, set)) else [wanted]
+        texts = {str(option) for option in options}  # the command line has texts only
+        if not any(str(each) in texts for each in values if each is not None):
+            return False
+    return True
 
 
 @torch.no_grad()
@@ -670,6 +799,8 @@ def _highest_rows(
     exact = scores(fitted, criterion, candidate, roster.take(near_rows))[:, 0].numpy()
     order = np.argsort(-exact, kind="stable")[:n]
     kind = feature.kind
+    if criterion.by == "lift":  # a difference has no offset
+        return near_rows[order], exact[order] * kind.span
     return near_rows[order], kind.margin.unrounded(exact[order] * kind.span + kind.offset)
 
 

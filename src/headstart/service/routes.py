@@ -437,7 +437,10 @@ def recommend(request: Request, body: Recommend) -> Response:
             body.features,
             by=body.by,
             exclude_observed=body.exclude_observed,
+            exclude=body.exclude or (),
+            where=body.where,
             quantile=body.quantile,
+            seed=body.seed,
             mixed_kinds=body.mixed_kinds,
             level=body.level,
         )
@@ -463,7 +466,10 @@ def audience(request: Request, body: Audience) -> Response:
             body.rows,
             by=body.by,
             exclude_observed=body.exclude_observed,
+            exclude=body.exclude or (),
+            where=body.where,
             quantile=body.quantile,
+            seed=body.seed,
             level=body.level,
         )
     return answer(snapshot, _ranking_content(ranking))
@@ -473,7 +479,9 @@ def _ranking_content(ranking: Ranking) -> dict[str, Any]:
     arrays = (ranking.score, ranking.mean, ranking.std, ranking.low, ranking.high)
     lines = zip(ranking.names, *(array.tolist() for array in arrays), strict=True)
     fields = (ranking.noun, "score", "mean", "std", "low", "high")
-    ranked = [dict(zip(fields, line, strict=True)) for line in lines]
+    ranked: list[dict[str, Any]] = [dict(zip(fields, line, strict=True)) for line in lines]
+    for line, title in zip(ranked, ranking.titles or (), strict=False):
+        line["title"] = title
     return {"of": ranking.of, "by": ranking.by, "level": ranking.level, "ranking": ranked}
 
 

@@ -93,7 +93,12 @@ Quantile = Annotated[float, Field(ge=0.5, le=MAX_LEVEL, strict=True)]
 
 Count = Annotated[int, Field(ge=1, le=1000, strict=True)]
 
-By = Literal["mean", "upper", "information"]
+By = Literal["mean", "lower", "upper", "sample", "lift", "information"]
+
+Where = Annotated[
+    dict[Name, str | int | float | bool | list[str | int | float | bool]],
+    Field(max_length=100, description="Metadata to have: one of the values in each column."),
+]
 
 NamesList = Annotated[list[Name], Field(min_length=1, max_length=MAX_NAMES)]
 
@@ -171,7 +176,10 @@ class Recommend(Body):
     features: NamesList | None = None
     by: By = "mean"
     exclude_observed: bool = True
+    exclude: NamesList | None = None
+    where: Where | None = None
     quantile: Quantile = 0.9
+    seed: int = Field(default=0, ge=0, lt=2**63, description="The seed of by=sample.")
     mixed_kinds: bool = False
     level: Level = 0.9
 
@@ -184,7 +192,10 @@ class Audience(Body):
     rows: NamesList | None = None
     by: By = "mean"
     exclude_observed: bool = True
+    exclude: NamesList | None = None
+    where: Where | None = None
     quantile: Quantile = 0.9
+    seed: int = Field(default=0, ge=0, lt=2**63, description="The seed of by=sample.")
     level: Level = 0.9
 
 

@@ -29,7 +29,7 @@ from headstart.table.cells import (
     take_positions,
 )
 from headstart.table.kind_inference import KindsLike
-from headstart.table.kinds import Kinds, require_representable
+from headstart.table.kinds import Kind, Kinds, require_representable
 from headstart.table.matrices import is_matrix, matrix_source
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing import MissingCodes, MissingLike
@@ -361,6 +361,40 @@ class Table:
     def fingerprint(self) -> str:
         """Return a digest of everything in the table except ``notes``. Equal tables have equal digests."""
         return fingerprint(self)
+
+    def as_clicks(self, at_least: float | None = None) -> Self:
+        """Return the observations of at least a value as clicks, to rank by relevance instead of values.
+
+        Parameters
+        ----------
+        at_least : float, optional
+            The smallest value that counts as a click, in the units of the data. By default every observation
+            counts: which cells are observed, whatever their values.
+
+        Returns
+        -------
+        Table
+            The table of all rows and of the features with a click. Every value is 1.
+
+        Examples
+        --------
+        >>> from headstart.datasets import synthetic_ratings
+        >>> synthetic_ratings(60, 20, 0.5).as_clicks(at_least=4).kinds
+        Kinds(20 click)
+        """
+        chosen = np.ones(len(self), bool) if at_least is None else self.values >= at_least
+        if not chosen.any():
+            raise InputError(f"no value of the table is at least {at_least:g}; there would be no clicks")
+        clicks = replace(
+            self,
+            kinds=Kinds([Kind.parse("click")] * len(self.features)),
+            row_index=self.row_index[chosen],
+            feature_index=self.feature_index[chosen],
+            values=np.ones(int(chosen.sum()), np.float32),
+            times=None if self.times is None else self.times[chosen],
+            weights=None if self.weights is None else self.weights[chosen],
+        )
+        return clicks.with_features(np.flatnonzero(clicks.counts > 0))
 
     def with_features(self, features: Iterable[object]) -> Self:
         """Return a table of some features only. All rows stay.
