@@ -379,7 +379,7 @@ class Table:
         Examples
         --------
         >>> from headstart.datasets import synthetic_ratings
-        >>> synthetic_ratings(60, 20, 0.5).as_clicks(at_least=4).kinds
+        >>> synthetic_ratings(100, 20, 0.5).as_clicks(at_least=3).kinds
         Kinds(20 click)
         """
         chosen = np.ones(len(self), bool) if at_least is None else self.values >= at_least
