@@ -369,7 +369,7 @@ class Table:
         ----------
         at_least : float, optional
             The smallest value that counts as a click, in the units of the data. By default every observation
-            counts: which cells are observed, whatever their values.
+            counts: which cells are observed, without their values.
 
         Returns
         -------
