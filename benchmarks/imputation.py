@@ -190,7 +190,8 @@ def measure(
 def report(results: dict[str, dict[str, float]]) -> str:
     """Return the tables of results in Markdown, averaged over seeds."""
     keys = [key.split("/") for key in results]
-    tables, methods = (list(dict.fromkeys(key[i] for key in keys)) for i in (0, 3))
+    tables = [table for table in TABLES if any(key[0] == table for key in keys)]
+    methods = [method for method in METHODS if any(key[3] == method for key in keys)]
 
     def mean(table: str | None, mechanism: str, method: str, measure: str) -> float:
         found = [
