@@ -16,9 +16,11 @@ from headstart.service.live_model import LiveModel, LiveState, apply
 from headstart.service.store import (
     CHANGES,
     OBSERVATIONS,
+    Cell,
     Delta,
     Store,
     added_features,
+    read_cells,
     read_latest,
     read_since,
 )
@@ -133,12 +135,7 @@ def _wait_for(writers: list[Writing], changes: int = 4) -> None:
 def _check(server: Server, model: Path, url: str, writers: list[Writing]) -> None:
     with Store(url) as store:
         with store.reading() as connection:
-            lines = connection.execute(
-                select(
-                    OBSERVATIONS.c.row, OBSERVATIONS.c.feature, OBSERVATIONS.c.value, OBSERVATIONS.c.time
-                ).order_by(OBSERVATIONS.c.id)
-            )
-            held = {(cell.row, cell.feature): cell.value for cell in read_latest(lines)}
+            held = {(cell.row, cell.feature): cell.value for cell in read_cells(connection)}
         for writer in writers:
             for cell, value in writer.cells.items():
                 possible = {value, writer.unsure.get(cell, value)}
@@ -175,7 +172,7 @@ def one_by_one(store: Store, model: Path) -> LiveState:
         }
         for number in numbers:
             line = OBSERVATIONS.c
-            query = select(line.row, line.feature, line.value, line.time)
+            query = select(*(line[name] for name in Cell._fields))
             query = query.where(line.number == number).order_by(line.id)
             cells = read_latest(connection.execute(query))
             kind, name = connection.execute(
