@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from tests.oracles.predictive import grid_variances
 
-from headstart.core.predictive import GRID, grid_logits, moments
+from headstart.core.likelihood import Likelihood, LikelihoodConfig
+from headstart.core.predictive import GRID, grid_logits, predict_grid
 from headstart.core.types import Heads, RowStates, second_moment
 from headstart.linalg.packed import affine_form, pack, quadratic_forms
 
@@ -35,13 +38,25 @@ def world(rows: int, heads: int, *, sure: bool = False, known: bool = False) -> 
 @pytest.mark.parametrize("known", [False, True])
 def test_every_way_gives_the_same_grid(rows: int, heads: int, sure: bool, known: bool) -> None:
     some, states = world(rows, heads, sure=sure, known=known)
-    double = moments(GRID, some.to(torch.float64), states.to(torch.float64))[1]
+    double = GRID.moments(some.to(torch.float64), states.to(torch.float64))[1]
     np.testing.assert_allclose(double, grid_variances(some, states), rtol=1e-6)
     slow = states.activation.double() @ some.weight.double().T + some.bias.double()
     np.testing.assert_allclose(grid_logits(some, states), slow, rtol=1e-12)
-    single = moments(GRID, some.to(torch.float32), states.to(torch.float32))[1]
+    single = GRID.moments(some.to(torch.float32), states.to(torch.float32))[1]
     assert single.dtype == torch.float32
     np.testing.assert_allclose(single, grid_variances(some, states), rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("heads", [3, 20])
+def test_covariances_can_stay_in_a_larger_tensor(rows: int, heads: int) -> None:
+    some, states = world(rows, heads)
+    positions = torch.arange(2 * heads - 1, 0, -2)
+    larger = torch.zeros(2 * heads, some.packed_covariance.shape[1])
+    larger[positions] = some.packed_covariance
+    kinds, likelihood = torch.ones(heads, dtype=torch.int64), Likelihood(LikelihoodConfig())
+    found = predict_grid(replace(some, covariance=larger), states, kinds, likelihood, positions=positions)
+    np.testing.assert_allclose(found.variance, predict_grid(some, states, kinds, likelihood).variance)
 
 
 def test_a_form_with_a_one_and_with_spread() -> None:

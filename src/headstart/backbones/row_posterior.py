@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +39,7 @@ from headstart.core.clicks import (
 from headstart.core.types import Heads, OneRow
 from headstart.linalg import packed
 from headstart.linalg.array_ops import Array, at_least, cholesky, cholesky_inverse, namespace
-from headstart.linalg.packed import append_one, squares, triangle_indices, unpack
+from headstart.linalg.packed import append_one, squares, unpack
 from headstart.linalg.ragged import (
     column_sums,
     pad,
@@ -87,13 +87,6 @@ def _solve(precision: AnyArray, linear: AnyArray) -> tuple[AnyArray, AnyArray]:
         return means, packed.pack(covariances)
     covariance = cholesky_inverse(cholesky(precision))
     return covariance @ linear, covariance
-
-
-@cache
-def _off_diagonal_twice(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return the factor of each packed entry in a trace tr(M·N): 1 on the diagonal, 2 off it."""
-    down, across = triangle_indices(size, device)
-    return torch.where(down == across, 1.0, 2.0).to(dtype)
 
 
 def _weighs(kinds: AnyArray) -> bool:
@@ -444,7 +437,7 @@ class SingleRow(ObservedRows):
 def _doubled_moments(now: RowPosterior) -> Tensor:
     """Return packed moments whose dot product with a packed matrix M is tr(moments·M): (rows, packed)."""
     moments: Tensor = now.moments()
-    return moments * _off_diagonal_twice(now.mean.shape[1] + 1, moments.device, moments.dtype)
+    return moments * packed.off_diagonal_twice(now.mean.shape[1] + 1, moments.device, moments.dtype)
 
 
 # -- the posterior ----------------------------------------------------------------------------------

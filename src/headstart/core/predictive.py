@@ -25,7 +25,7 @@ from headstart.core.clicks import is_click
 from headstart.core.likelihood import Likelihood
 from headstart.core.types import Heads, OneHead, RowStates
 from headstart.linalg.array_ops import Array
-from headstart.linalg.packed import affine_form, append_one, quadratic_forms, unpack
+from headstart.linalg.packed import affine_form, append_one, diagonals, quadratic_forms, unpack
 from headstart.linalg.ragged import sampled_products
 from headstart.table.cells import Cells
 
@@ -102,8 +102,8 @@ class Layout(Protocol):
     def products(self, of_heads: Any, of_rows: Any) -> Any:
         """Compute the dot product of a vector per head and a vector per row at each cell."""
 
-    def outputs(self, heads: Any, activation: Any) -> tuple[Any, Any]:
-        """Compute w·d + b and [d; 1]ᵀ·C·[d; 1] at each cell."""
+    def moments(self, heads: Any, states: Any) -> tuple[Any, Any]:
+        """Return the mean and the variance of the output at each cell."""
 
 
 class CellLayout(Layout):
@@ -124,13 +124,23 @@ class CellLayout(Layout):
         """Compute the dot products of (heads, width) and (rows, width) at each cell: (n,)."""
         return sampled_products(of_heads, of_rows, self.cells)
 
-    def outputs(self, heads: Heads, activation: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the means of outputs, and their variances from the heads: two of (n,)."""
-        return heads.outputs_at(activation, self.cells)
+    def moments(self, heads: Heads, states: RowStates) -> tuple[Tensor, Tensor]:
+        """Return means and variances of outputs: two of (n,)."""
+        mean, variance = heads.outputs_at(states.activation, self.cells)
+        if states.variance is not None:
+            variance = variance + self.products(heads.mean_squares(), states.variance)
+        return mean, variance
 
 
 class GridLayout(Layout):
-    """All rows at all heads: (rows, heads)."""
+    """All rows at all heads: (rows, heads).
+
+    ``positions`` (heads,) are those of the heads' covariances in a larger tensor, which saves a copy of all
+    covariances; None if there are no others.
+    """
+
+    def __init__(self, positions: Tensor | None = None) -> None:
+        self.positions = positions
 
     def per_head(self, numbers: Tensor) -> Tensor:
         """Return (heads,), which broadcasts over rows."""
@@ -152,17 +162,22 @@ class GridLayout(Layout):
             return (activation @ heads.weight[0] + heads.bias)[:, None]
         return torch.addmm(heads.bias, activation, heads.weight.T)
 
-    def outputs(self, heads: Heads, activation: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the means of outputs, and their variances from the heads: two of (rows, heads)."""
-        mean, packed, size = self.means(heads, activation), heads.covariance, heads.weight.shape[1] + 1
+    def moments(self, heads: Heads, states: RowStates) -> tuple[Tensor, Tensor]:
+        """Return means and variances of outputs: two of (rows, heads)."""
+        activation, spread, size = states.activation, states.variance, heads.weight.shape[1] + 1
+        mean, packed = self.means(heads, activation), heads.covariance
         if packed is None:
-            return mean, torch.zeros_like(mean)
-        if len(activation) > 1 and 0 < len(heads) <= size // 2:  # few heads: avoid the squares of all rows
-            forms = [affine_form(activation, matrix) for matrix in unpack(packed, size)]
-            variance = torch.stack(forms, dim=1)
+            variance = torch.zeros_like(mean)
+        elif len(activation) > 1 and 0 < len(heads) <= size // 2:  # few heads: avoid the squares of all rows
+            packed = packed if self.positions is None else packed.index_select(0, self.positions)
+            matrices = unpack(packed, size).to(activation.dtype)
+            variance = torch.stack([affine_form(activation, matrix) for matrix in matrices], dim=1)
+            if spread is not None:
+                variance = variance + self.products(diagonals(packed, size)[:, :-1].to(spread), spread)
         else:
-            variance = quadratic_forms(append_one(activation), packed)
-        return mean, variance.clamp(min=0)
+            variance = quadratic_forms(append_one(activation), packed, spread, self.positions)
+        variance = variance.clamp(min=0)
+        return mean, variance if spread is None else variance + self.products(heads.weight**2, spread)
 
 
 class SingleLayout(Layout):
@@ -180,25 +195,19 @@ class SingleLayout(Layout):
         """Compute the dot product of two vectors (width,)."""
         return of_heads @ of_rows
 
-    def outputs(self, heads: OneHead, activation: Array) -> tuple[Any, Any]:
-        """Compute the mean of the output, and its variance from the head."""
-        vector = np.concatenate([activation, _ONE])
-        variance = vector @ unpack(heads.covariance.astype(np.float64)) @ vector
-        return heads.weight.astype(np.float64) @ vector[:-1] + heads.bias, max(0.0, variance)
+    def moments(self, heads: OneHead, states: SingleState) -> tuple[Any, Any]:
+        """Return mean and variance of the output."""
+        vector = np.concatenate([states.activation, _ONE])
+        variance = max(0.0, vector @ unpack(heads.covariance.astype(np.float64)) @ vector)
+        if states.variance is not None:
+            variance = variance + self.products(heads.mean_squares(), states.variance)
+        return heads.weight.astype(np.float64) @ vector[:-1] + heads.bias, variance
 
 
 GRID, SINGLE = GridLayout(), SingleLayout()
 
 
 # -- predictions ------------------------------------------------------------------------------------
-
-
-def moments(layout: Layout, heads: Any, states: Any) -> tuple[Any, Any]:
-    """Return the mean and the variance of the output at each cell of ``layout``."""
-    mean, variance = layout.outputs(heads, states.activation)
-    if states.variance is not None:
-        variance = variance + layout.products(heads.mean_squares(), states.variance)
-    return mean, variance
 
 
 def observation_noise(layout: Layout, head_noise: Any, states: Any) -> Any:
@@ -212,7 +221,7 @@ def _predict(
 ) -> Predictive:
     """Predict the cells of ``layout``."""
     noise = likelihood.noise(kinds) if heads.noise is None else heads.noise
-    mean, variance = moments(layout, heads, states)
+    mean, variance = layout.moments(heads, states)
     if states.exposure is not None:
         exposure = torch.where(is_click(layout.per_head(kinds)), layout.per_row(states.exposure), 1.0)
         mean, variance = exposure.sqrt() * mean, exposure * variance
@@ -236,21 +245,28 @@ def predict_grid(
     kinds: Tensor,
     likelihood: Likelihood,
     dtype: torch.dtype = torch.float64,
+    positions: Tensor | None = None,
 ) -> Predictive:
     """Predict all rows at all heads: (rows, heads), by default in double precision.
 
-    In double precision the prediction of a cell does not depend on the other cells of the grid.
+    In double precision the prediction of a cell does not depend on the other cells of the grid. ``positions``
+    (heads,) are those of the heads' covariances in ``heads.covariance``, by default the same as of the heads.
     """
     parts = (states.noise, states.variance, states.exposure)
     noise, variance, exposure = (None if part is None else part.to(dtype) for part in parts)
     activation = states.activation.to(dtype)
     states = replace(states, activation=activation, noise=noise, variance=variance, exposure=exposure)
-    return _predict(GRID, heads.to(dtype), states, kinds, likelihood)
+    # A copy of all covariances in double precision would take most of the time.
+    weight, bias = heads.weight.to(dtype), heads.bias.to(dtype)
+    noise = None if heads.noise is None else heads.noise.to(dtype)
+    heads = Heads(weight, bias, heads.covariance, noise)
+    layout = GRID if positions is None else GridLayout(positions)
+    return _predict(layout, heads, states, kinds, likelihood)
 
 
 def predict_cell(head: OneHead, state: SingleState, kind: int, likelihood: Likelihood) -> tuple[float, float]:
     """Return mean and standard deviation of a single cell, as ``predict_grid`` does."""
-    mean, variance = moments(SINGLE, head, state)
+    mean, variance = SINGLE.moments(head, state)
     if state.exposure is not None and is_click(kind):
         mean, variance = math.sqrt(state.exposure) * mean, state.exposure * variance
     noise = observation_noise(SINGLE, head.noise, state)

@@ -368,6 +368,15 @@ class RowStates:
         changed = (None if part is None else change(part) for part in optional)
         return RowStates(change(self.code), change(self.code_std), change(self.activation), *changed)
 
+    def split(self) -> list[OneState]:
+        """Return the state of each row in numpy."""
+        parts = (self.code, self.code_std, self.activation, self.noise, self.variance, self.exposure)
+        arrays = [None if part is None else part.numpy() for part in parts]
+        return [
+            OneState(*(None if array is None else array[row] for array in arrays))  # type: ignore[arg-type]
+            for row in range(len(self))
+        ]
+
     @classmethod
     def of_one(cls, state: OneState, dtype: torch.dtype) -> RowStates:
         """Build a batch of one row."""

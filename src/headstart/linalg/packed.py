@@ -12,6 +12,8 @@ from headstart.linalg.array_ops import A, Array, cholesky, cholesky_inverse
 
 _CPU = torch.device("cpu")
 
+_NUMBERS_AT_ONCE = 2**19  # of matrices that are converted to double precision at a time: 4 MB
+
 
 @cache
 def triangle_indices(size: int, device: torch.device = _CPU) -> tuple[Tensor, Tensor]:
@@ -110,17 +112,44 @@ def squares(vectors: A) -> A:
     return vectors.index_select(1, down) * vectors.index_select(1, across)
 
 
-def quadratic_forms(vectors: Tensor, packed: Tensor, spread: Tensor | None = None) -> Tensor:
+def quadratic_forms(
+    vectors: Tensor, packed: Tensor, spread: Tensor | None = None, positions: Tensor | None = None
+) -> Tensor:
     """Compute vᵀ·M·v of all ``vectors`` (n, size) with all ``packed`` matrices (m, …): (n, m).
 
+    If ``positions`` (m,) are given, only with the matrices at these positions.
+
     With ``spread`` (n, up to size), the variances of the first entries of vectors, compute the expectation.
+    Matrices in single precision are converted to the precision of the vectors in blocks that fit in the
+    cache.
     """
-    down, across = triangle_indices(vectors.shape[-1], vectors.device)
-    twice = torch.where(down == across, 1.0, 2.0).to(vectors.dtype)  # off the diagonal twice
-    squared = squares(vectors) * twice
+    squared = squares(vectors) * off_diagonal_twice(vectors.shape[-1], vectors.device, vectors.dtype)
     if spread is not None:
         squared[:, _diagonal_positions(vectors.shape[-1], vectors.device)[: spread.shape[1]]] += spread
-    return squared @ packed.T
+    if packed.dtype == squared.dtype and positions is None:
+        return squared @ packed.T
+    count = len(packed) if positions is None else len(positions)
+    forms = squared.new_empty(len(squared), count)
+    step = max(1, _NUMBERS_AT_ONCE // max(1, packed.shape[1]))
+    buffer = squared.new_empty(min(step, count), packed.shape[1])
+    gathered = packed.new_empty(0 if positions is None else min(step, count), packed.shape[1])
+    for start in range(0, count, step):
+        block = packed[start : start + step]
+        if positions is not None:
+            chosen = positions[start : start + step]
+            block = torch.index_select(packed, 0, chosen, out=gathered[: len(chosen)])
+        converted = buffer[: len(block)].copy_(block)
+        # Matrix · vector reads the matrices in their memory order.
+        product = torch.mv(converted, squared[0]) if len(squared) == 1 else squared @ converted.T
+        forms[:, start : start + step] = product
+    return forms
+
+
+@cache
+def off_diagonal_twice(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return the factor of each packed entry in a trace tr(M·N): 1 on the diagonal, 2 off it."""
+    down, across = triangle_indices(size, device)
+    return torch.where(down == across, 1.0, 2.0).to(dtype)
 
 
 def affine_form(vectors: Tensor, matrix: Tensor) -> Tensor:
@@ -147,7 +176,7 @@ def traces(left: Tensor, right: Tensor) -> Tensor:
 def weighted_traces(packed: Tensor, metric: Tensor) -> Tensor:
     """Return tr(M·metric) of every packed matrix M (n, …), as one product: (n,)."""
     down, across = triangle_indices(len(metric), metric.device)
-    twice = torch.where(down == across, 1.0, 2.0).to(metric.dtype)
+    twice = off_diagonal_twice(len(metric), metric.device, metric.dtype)
     return packed.to(metric.dtype) @ (metric[down, across] * twice)
 
 

@@ -21,7 +21,7 @@ from headstart.core.types import Heads, OneHead
 from headstart.errors import UnknownNameError, did_you_mean
 from headstart.model.observations import ObservationList
 from headstart.model.persistent import Arena, PersistentArray, copy_with
-from headstart.table import Kind, MetadataSchema
+from headstart.table import Kind, Kinds, MetadataSchema
 from headstart.table.kinds import Category, split_column
 from headstart.table.names import Names, as_name
 
@@ -128,6 +128,27 @@ class ListedFeature(NamedTuple):
     position: int
 
 
+class FeatureListing(NamedTuple):
+    """Some features in order, with the slots of their current heads."""
+
+    features: list[Feature]
+    names: Names
+    kinds: Kinds
+    shots: NDArray[np.int64]  # (features,)
+    slots: NDArray[np.int64]  # (features,)
+
+    @classmethod
+    def of(cls, features: list[Feature], slots: NDArray[np.int64]) -> FeatureListing:
+        """List ``features``, whose current heads are in ``slots``."""
+        return cls(
+            features,
+            Names([feature.name for feature in features], "feature"),
+            Kinds([feature.kind for feature in features]),
+            np.array([feature.shots for feature in features], dtype=np.int64),
+            slots,
+        )
+
+
 @dataclass(frozen=True)
 class FeatureColumns:
     """The properties of features that rankings read, as arrays with one entry per slot of the stored heads.
@@ -182,6 +203,13 @@ class FeatureColumns:
     def used_slots(self) -> NDArray[np.int64]:
         """The slots in use, in ascending order."""
         return np.flatnonzero(self.positions >= 0)
+
+    @cached_property
+    def listing(self) -> FeatureListing:
+        """All features in the order of the store."""
+        slots = self.used_slots[np.argsort(self.positions[self.used_slots])]
+        features = [feature for slot in slots.tolist() if (feature := self.features[slot]) is not None]
+        return FeatureListing.of(features, slots)
 
     @cached_property
     def kinds(self) -> NDArray[np.int64]:
@@ -431,6 +459,25 @@ class FeatureStore(Mapping[str, Feature]):
             hint = did_you_mean(key, self if len(self) <= 20_000 else ())
             raise UnknownNameError(f"unknown feature {key!r}{hint}")
         return entry
+
+    def listing(self, names: Iterable[object] | None = None) -> FeatureListing:
+        """List features in the order of ``names``, by default all features."""
+        if names is None:
+            return self.columns.listing
+        entries = [self._find(name) for name in names]
+        slots = np.array([entry.slot for entry in entries], dtype=np.int64)
+        return FeatureListing.of([entry.feature for entry in entries], slots)
+
+    def heads_at(self, slots: NDArray[np.int64]) -> Heads:
+        """Return the heads in ``slots``."""
+        return self._arena.take(torch.from_numpy(slots))
+
+    def heads_for_grid(self, slots: NDArray[np.int64]) -> tuple[Heads, Tensor]:
+        """Return the heads in ``slots`` without copying their covariances, and the positions of these."""
+        stored, positions = self._arena.parts, torch.from_numpy(slots)
+        noise = None if stored.noise is None else stored.noise.index_select(0, positions)
+        weight, bias = (part.index_select(0, positions) for part in (stored.weight, stored.bias))
+        return Heads(weight, bias, stored.covariance, noise), positions
 
     def take(self, names: Iterable[object]) -> tuple[list[Feature], Heads]:
         """Return features and their current heads, in this order."""

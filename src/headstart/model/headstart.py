@@ -536,8 +536,8 @@ class Headstart:
         """
         fitted = self._fitted
         names, states = rows_with_states(fitted, rows, "predict()")
-        columns = list(fitted.catalogue) if features is None else columns_of(fitted, as_list(features))
-        _require_few_cells(len(names), len(columns))
+        columns = None if features is None else columns_of(fitted, as_list(features))
+        _require_few_cells(len(names), len(fitted.catalogue) if columns is None else len(columns))
         return predict_features(fitted, names, states, columns)
 
     def sample(

@@ -23,7 +23,7 @@ from headstart.core.types import OneHead, RowStates
 from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError, guard_methods
 from headstart.evaluate.plots import MissingMatplotlibError
-from headstart.model.features import Feature
+from headstart.model.features import FeatureListing
 from headstart.model.levels import complete_categories, normalise
 from headstart.model.state import ModelState
 from headstart.table import Cells, Names
@@ -40,6 +40,8 @@ Numbers = NDArray[np.float64]
 _MIN_PROBABILITY = 1e-4  # the smallest distance from 0 and 1 of a probability before calibration
 
 _ROWS_AT_ONCE = 1024  # rows whose cells are computed together, which bounds the memory
+
+_CELLS_AT_ONCE = 2**21  # cells that are computed together, which bounds the memory
 
 _HEADS_AT_ONCE = 128  # heads whose cells are computed together, which bounds the memory
 
@@ -134,12 +136,10 @@ class Units:
     shifts: Numbers  # (features,): of the calibration of logits
 
     @classmethod
-    def of(cls, fitted: ModelState, features: list[Feature]) -> Units:
+    def of(cls, fitted: ModelState, features: FeatureListing) -> Units:
         """Return the units of ``features``."""
-        kinds = Kinds([feature.kind for feature in features])
-        calibration = fitted.calibration
-        table = calibration.table
-        shots = calibration.at(np.array([feature.shots for feature in features], dtype=np.int64))
+        calibration, kinds = fitted.calibration, features.kinds
+        table, shots = calibration.table, calibration.at(features.shots)
         factors = table.factors[fitted.modelled_types(kinds.types), shots]
         return cls(kinds, factors, table.slopes[shots], table.shifts[shots])
 
@@ -169,7 +169,15 @@ def _arrays_of(kinds: Kinds, which: NDArray[np.int64]) -> _KindArrays:
 
 def ends_of(kinds: Kinds) -> tuple[Numbers, Numbers]:
     """Return the smallest and the largest value of each kind: (features,) each."""
-    return np.array([kind.low for kind in kinds]), np.array([kind.high for kind in kinds])
+    return kinds.lows, kinds.highs
+
+
+def _at_level(widths: Numbers, level: float) -> Numbers:
+    """Interpolate ``widths`` (features, levels) between ``LEVELS``, constantly beyond them: (features,)."""
+    right = min(max(int(np.searchsorted(LEVELS, level)), 1), len(LEVELS) - 1)
+    share = (level - LEVELS[right - 1]) / (LEVELS[right] - LEVELS[right - 1])
+    left_widths, right_widths = widths[:, right - 1], widths[:, right]
+    return left_widths + min(max(share, 0.0), 1.0) * (right_widths - left_widths)
 
 
 def interval(
@@ -203,7 +211,7 @@ def interval(
     require_level(level)
     half_width = _normal_half_width(level) * std
     if reach is not None:
-        half_width = half_width * np.array([np.interp(level, LEVELS, widths) for widths in reach])[which]
+        half_width = half_width * _at_level(reach, level)[which]
     low, high = _interval_ends(mean, half_width, _arrays_of(kinds, which))
     binary = kinds.types[which] == KindType.BINARY
     low[..., binary], high[..., binary] = _binary_ends(mean[..., binary], level)
@@ -608,33 +616,44 @@ _cached_half_width = lru_cache(maxsize=64)(_normal_half_width)
 
 @torch.no_grad()
 def predict_features(
-    fitted: ModelState, rows: Names, states: RowStates, names: Sequence[Any], device: torch.device = CPU
+    fitted: ModelState,
+    rows: Names,
+    states: RowStates,
+    names: Sequence[Any] | None = None,
+    device: torch.device = CPU,
 ) -> Prediction:
-    """Predict the features ``names`` at rows with these ``states``, on ``device``.
+    """Predict the features ``names``, by default all, at rows with these ``states``, on ``device``.
 
     The probabilities of the levels of a category add up to 1: all of them are computed.
     """
-    features, heads = fitted.catalogue.take(names)
-    has_categories = any(isinstance(feature.kind.margin, Category) for feature in features)
-    if has_categories and len(whole := complete_categories(fitted, features)) > len(features):
+    features = fitted.catalogue.listing(names)
+    has_categories = any(isinstance(margin, Category) for margin in features.kinds.margins)
+    if has_categories and len(whole := complete_categories(fitted, features.features)) > len(features.names):
         prediction = predict_features(fitted, rows, states, whole, device)
-        return prediction.take_features(prediction.features.positions([feature.name for feature in features]))
-    units = Units.of(fitted, features)
+        return prediction.take_features(prediction.features.positions(features.names))
+    units, likelihood = Units.of(fitted, features), fitted.knowledge.likelihood
     types = torch.from_numpy(fitted.modelled_types(units.kinds.types)).to(device)
-    which, heads = np.arange(len(features)), move(heads, device)
-    center, spread = np.empty((2, len(rows), len(features)))
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        part = slice(start, start + _ROWS_AT_ONCE)
-        block = move(states if len(rows) <= _ROWS_AT_ONCE else states.take(part), device)
-        predictive = predict_grid(heads, block, types, fitted.knowledge.likelihood)
-        center[part], spread[part] = units.apply(predictive.mean, predictive.std, which)
+    center, spread = np.empty((2, len(rows), len(features.names)))
+    step = max(1, _CELLS_AT_ONCE // max(1, min(len(rows), _ROWS_AT_ONCE)))
+    for first in range(0, len(features.names), step):
+        which = np.arange(first, min(first + step, len(features.names)))
+        columns, positions = slice(first, first + len(which)), None
+        if device.type == "cpu":
+            heads, positions = fitted.catalogue.heads_for_grid(features.slots[which])
+        else:
+            heads = move(fitted.catalogue.heads_at(features.slots[which]), device)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
+            block = move(states if len(rows) <= _ROWS_AT_ONCE else states.take(part), device)
+            predictive = predict_grid(heads, block, types[columns], likelihood, positions=positions)
+            numbers = units.apply(predictive.mean, predictive.std, which)
+            center[part, columns], spread[part, columns] = numbers
     if has_categories:
-        center = normalise([feature.name for feature in features], units.kinds, center)
+        center = normalise(list(features.names), units.kinds, center)
         binary = units.kinds.types == KindType.BINARY
         spread[:, binary] = np.sqrt(center[:, binary] * (1 - center[:, binary]))
-    columns = Names([feature.name for feature in features], "feature")
-    observed = [feature.values for feature in features]
-    return Prediction(rows, columns, units.kinds, center, spread, units.reach, observed)
+    observed = [feature.values for feature in features.features]
+    return Prediction(rows, features.names, units.kinds, center, spread, units.reach, observed)
 
 
 @torch.no_grad()
@@ -674,18 +693,20 @@ def predict_pairs(
     for first in range(0, len(names), _HEADS_AT_ONCE):
         last = min(first + _HEADS_AT_ONCE, len(names))
         pairs = order[starts[first] : starts[last]]
-        features, heads = fitted.catalogue.take(names[first:last])
+        features = fitted.catalogue.listing(names[first:last])
+        heads = fitted.catalogue.heads_at(features.slots)
         unique_rows, inverse = np.unique(rows[pairs], return_inverse=True)
         indptr = torch.from_numpy(starts[first : last + 1]).to(device)
         index = torch.from_numpy(inverse).to(device)
         cells = Cells(indptr - indptr[0], index, torch.zeros(len(pairs), device=device), len(unique_rows))
         heads = move(heads.to(torch.float64), device)
         states = move(fitted.roster.take(unique_rows).to(torch.float64), device)
-        types, likelihood = fitted.kinds_of(features).to(device), fitted.knowledge.likelihood
+        types = torch.from_numpy(fitted.modelled_types(features.kinds.types)).to(device)
+        likelihood = fitted.knowledge.likelihood
         predictive = predict_cells(heads, states, cells, types, likelihood)
         units, column = Units.of(fitted, features), which[pairs] - first
         numbers = units.apply(predictive.mean, predictive.std, column)
-        for position, feature in enumerate(features):
+        for position, feature in enumerate(features.features):
             if isinstance(feature.kind.margin, Category):  # all levels are predicted
                 mine = column == position
                 at = Names([str(i) for i in range(int(mine.sum()))], "row")

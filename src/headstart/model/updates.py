@@ -35,7 +35,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -82,7 +82,9 @@ Update = Literal["both", "features", "rows"]
 
 UPDATES = ("both", "features", "rows")
 
-_FEW = 8  # at most this many rows or features are computed one by one, which is then faster
+# Rows and features are computed one by one if there are few, or if they have many observations: then the
+# arithmetic takes longer than the overhead of a batch, and a batch would not fit in the cache.
+_FEW, _MANY_OBSERVATIONS = 8, 128
 
 
 # -- changes and their consequences ------------------------------------------------------------------
@@ -262,24 +264,47 @@ def _positions(rows: Iterable[int]) -> NDArray[np.int64]:
 def _states(
     fitted: ModelState, rows: Mapping[int, ObservationList], names: Sequence[str], which: Reads
 ) -> RowStates | list[OneState]:
-    """Compute the states of rows from their observations: one by one if there are few."""
+    """Compute the states of rows from their observations: one by one, in a batch, or partly so."""
+    singles: dict[int, OneState] = {}
+    if has_single_forms(fitted):
+        for row in _choose_singles({row: len(observations.keys) for row, observations in rows.items()}):
+            singles[row] = compute_row_state(fitted, row, rows[row], which)
+    if len(singles) == len(rows):
+        return [singles[row] for row in rows]
+    batch = [row for row in rows if row not in singles]
     row_metadata = fitted.row_metadata
-    if len(rows) <= _FEW and has_single_forms(fitted):
-        return [compute_row_state(fitted, row, observations, which) for row, observations in rows.items()]
-    metadata = None if row_metadata is None else row_metadata.encoded[_positions(rows)]
-    return compute_row_states(fitted, ObservationLists.of(list(rows.values())), names, metadata, which)
+    metadata = None if row_metadata is None else row_metadata.encoded[_positions(batch)]
+    of_batch = [name for row, name in zip(rows, names, strict=True) if row not in singles]
+    lists = ObservationLists.of([rows[row] for row in batch])
+    states = compute_row_states(fitted, lists, of_batch, metadata, which)
+    if not singles:
+        return states
+    singles |= zip(batch, states.split(), strict=True)
+    return [singles[row] for row in rows]
+
+
+def _choose_singles(observations: Mapping[Any, int]) -> list[Any]:
+    """Return the rows or features to compute one by one, given their numbers of ``observations``."""
+    many = [item for item, count in observations.items() if count >= _MANY_OBSERVATIONS]
+    return list(observations) if len(observations) - len(many) <= _FEW else many
 
 
 def _heads(
     fitted: ModelState, features: list[Feature], which: Reads
 ) -> Iterable[tuple[list[Feature], Heads | list[OneHead]]]:
     """Yield batches of features with their heads, which are computed one by one if there are few."""
-    if 0 < len(features) <= _FEW and has_single_forms(fitted):
-        singles = [(feature, compute_head(fitted, feature, which)) for feature in features]
-        computed = [(feature, head) for feature, head in singles if head is not None]
+    if features and has_single_forms(fitted):
+        chosen = {*_choose_singles({position: feature.shots for position, feature in enumerate(features)})}
+        computed, others = [], []
+        for position, feature in enumerate(features):
+            head = compute_head(fitted, feature, which) if position in chosen else None
+            if head is None:
+                others.append(feature)
+            else:
+                computed.append((feature, head))
         if computed:
             yield [feature for feature, _ in computed], [head for _, head in computed]
-        features = [feature for feature, head in singles if head is None]
+        features = others
     if features:
         for batch in batches(features):
             yield batch, fitted.heads_for(batch, which)

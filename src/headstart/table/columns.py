@@ -127,7 +127,8 @@ class Column(Config, ABC):
     def encode_values(self, values: list[Any], encoder: EncoderLike | None, reporter: Reporter) -> Encoded:
         """Encode values of records, None if missing: (n, width)."""
         accepted = [None if value is None else self.accept(self.name, value) for value in values]
-        return self.encode_using(pa.array(accepted, self.arrow), encoder, reporter)
+        column = pa.array(accepted, self.arrow)  # needs no further conversion
+        return self.encode(column) if encoder is None else self.encode_using(column, encoder, reporter)
 
     @classmethod
     def refusal(cls, name: str, value: object) -> InputError:

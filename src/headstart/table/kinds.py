@@ -1036,6 +1036,16 @@ class Kinds(Sequence[Kind]):
         code = np.array([codes.setdefault(kind.margin, len(codes)) for kind in self._kinds], dtype=np.int64)
         return {margin: code == number for margin, number in codes.items()}
 
+    @cached_property
+    def lows(self) -> NDArray[np.float64]:
+        """The smallest possible number of each feature: (features,)."""
+        return np.array([kind.low for kind in self._kinds], dtype=np.float64)
+
+    @cached_property
+    def highs(self) -> NDArray[np.float64]:
+        """The largest possible number of each feature: (features,)."""
+        return np.array([kind.high for kind in self._kinds], dtype=np.float64)
+
     def numbers(self, values: Any, features: NDArray[Any]) -> Any:
         """Convert values (…, n) of ``features`` (n,) to numbers; see ``Margin``."""
         return self._convert(values, features, lambda margin, part: margin.to_number(part))
