@@ -84,13 +84,13 @@ class Calls:
     def by_verb(self) -> dict[str, Iterator[Pair]]:
         """Return the calls of every verb, with their yardsticks."""
         return {
+            "predict, 1 cell": self.predict_cell(),
+            "predict, 1 row × all features": self.predict_row(),
+            "recommend, 10 of all features": self.recommend(),
             **{f"add_feature, {shots} observations": self.add_feature(shots) for shots in (0, 1, 16, 128)},
             f"add_features, {BATCH} of 16": self.add_features(BATCH, 16),
             "observe, 1 triple": self.observe(1),
             f"observe, {BATCH} triples": self.observe(BATCH),
-            "predict, 1 cell": self.predict_cell(),
-            "predict, 1 row × all features": self.predict_row(),
-            "recommend, 10 of all features": self.recommend(),
         }
 
     def triples(self, count: int) -> list[tuple[str, str, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -109,9 +110,7 @@ def _is_share(value: Any) -> bool:
 
 def _normal_half_width(level: float) -> float:
     """Return the half-width of the interval of probability ``level`` of the standard normal distribution."""
-    from scipy.special import ndtri  # imported here: few uses of a model need SciPy
-
-    return float(ndtri(0.5 + level / 2))
+    return NormalDist().inv_cdf(0.5 + level / 2)
 
 
 class _KindArrays(NamedTuple):
@@ -485,10 +484,10 @@ class Prediction:
             {
                 "row": dictionary_column(self.rows, np.repeat(np.arange(rows), features)),
                 "feature": dictionary_column(self.features, np.tile(np.arange(features), rows)),
-                "mean": self.mean.ravel(),
-                "std": self.std.ravel(),
-                "low": low.ravel(),
-                "high": high.ravel(),
+                "mean": as_arrow(self.mean.ravel()),
+                "std": as_arrow(self.std.ravel()),
+                "low": as_arrow(low.ravel()),
+                "high": as_arrow(high.ravel()),
             }
         )
 
@@ -557,8 +556,23 @@ def dictionary_column(names: Sequence[str], which: NDArray[np.integer]) -> pa.Di
     >>> dictionary_column(["a", "b", "a"], np.array([2, 1])).to_pylist()
     ['a', 'b']
     """
-    encoded = pa.array(list(names), pa.string()).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(encoded.indices.to_numpy()[which], encoded.dictionary)
+    unique: dict[str, int] = {}
+    positions = np.array([unique.setdefault(name, len(unique)) for name in names], dtype=np.int32)
+    texts = [name.encode() for name in unique]
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    buffers = pa.py_buffer(ends), pa.py_buffer(b"".join(texts))
+    dictionary = pa.StringArray.from_buffers(len(texts), *buffers)
+    return pa.DictionaryArray.from_arrays(as_arrow(positions[which]), dictionary)
+
+
+def as_arrow(numbers: NDArray[Any]) -> pa.Array:
+    """Return numbers (n,) as an Arrow array that shares their memory.
+
+    Unlike ``pa.array``, this does not import pandas, which takes longer than most predictions.
+    """
+    contiguous = np.ascontiguousarray(numbers)
+    buffers = [None, pa.py_buffer(contiguous)]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(contiguous.dtype), len(contiguous), buffers)
 
 
 class CellPrediction(NamedTuple):

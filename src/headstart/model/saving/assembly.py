@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from headstart.adapters.base import Adapter, new_adapter
@@ -21,6 +20,7 @@ from headstart.model.saving.format import (
     read_feature_arrivals,
     read_row_metadata,
     read_table_weights,
+    split_array,
     table_weights,
     with_references,
 )
@@ -158,8 +158,7 @@ def _build_feature_store(facts: ModelFacts, groups: Groups, tensors: dict[str, T
     head_tensors, contexts = groups["features"], groups["contexts"]
     metadata = head_tensors.pop("metadata").numpy()
     counts = contexts["counts"].tolist()
-    rows = [part.numpy() for part in torch.split(contexts["rows"], counts)]
-    values = [part.numpy() for part in torch.split(contexts["values"], counts)]
+    rows, values = (split_array(contexts[name], counts) for name in ("rows", "values"))
     kinds = [Kind.parse(kind) for kind in facts.features.kinds]
     fields = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,

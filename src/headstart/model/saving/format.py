@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -237,7 +238,13 @@ def read_by_feature(groups: Groups, group: str, counts: list[int]) -> list[NDArr
     tensors = groups.get(group)
     if tensors is None:
         return [None] * len(counts)
-    return [part.numpy() for part in torch.split(tensors["contexts"], counts)]
+    return split_array(tensors["contexts"], counts)
+
+
+def split_array(tensor: Tensor, counts: Sequence[int]) -> list[NDArray[Any]]:
+    """Split a tensor (n,) into views of ``counts`` numbers each, in numpy."""
+    array, ends = tensor.numpy(), np.cumsum([0, *counts]).tolist()
+    return [array[start:end] for start, end in pairwise(ends)]
 
 
 def read_feature_arrivals(
@@ -245,8 +252,8 @@ def read_feature_arrivals(
 ) -> list[NDArray[np.int64] | None]:
     """Return the arrivals of each feature's observations; None for features not observed since fit."""
     sizes = [count for count, since in zip(counts, observed_since, strict=True) if since]
-    lists = iter(torch.split(groups["contexts"]["arrivals"], sizes))
-    return [next(lists).numpy() if since else None for since in observed_since]
+    lists = iter(split_array(groups["contexts"]["arrivals"], sizes))
+    return [next(lists) if since else None for since in observed_since]
 
 
 def record_tensors(fitted: ModelState) -> dict[str, Tensor]:
