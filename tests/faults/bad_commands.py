@@ -163,7 +163,7 @@ MODELS: list[tuple[str, list[str], str]] = [
     (
         "broken JSON",
         ["add-feature", "m", "new", "--metadata", "broken.json"],
-        "--metadata is neither a file nor JSON",
+        "--metadata broken.json is a file without JSON",
     ),
     ("JSON list", ["add-feature", "m", "new", "--metadata", "list.json"], "--metadata must be a JSON object"),
     ("not UTF-8", ["add-feature", "m", "new", "--metadata", "latin.txt"], "latin.txt is not UTF-8 text"),

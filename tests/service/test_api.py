@@ -282,3 +282,13 @@ def test_impossible_weights_are_refused(client: TestClient, weight: object) -> N
     assert answer.status_code == 422
     assert "/observations/0/weight" in answer.text
     assert mean(client, "u3", "f1") == before
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_names_of_dots_are_shown_and_removed(client: TestClient, name: str) -> None:
+    """Browsers resolve dots in paths, so the page writes a space before them, which does not count."""
+    assert client.post("/v1/features", json={"name": name}).status_code == 201
+    assert client.get(f"/v1/features/%20{name}").json()["name"] == name
+    assert client.delete(f"/v1/features/%20{name}").status_code == 200
+    assert client.post("/v1/rows", json={"name": name}).status_code == 201
+    assert client.delete(f"/v1/rows/%20{name}").status_code == 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -37,7 +37,11 @@ NewRow = Annotated[str, typer.Argument(help="Name of the new row.", show_default
 NewName = Annotated[str, typer.Argument(help="New name.", show_default=False)]
 
 MetadataRecord = Annotated[
-    str | None, typer.Option("--metadata", help="JSON object, or a file that contains it.")
+    str | None,
+    typer.Option(
+        "--metadata",
+        help="JSON object, a file that contains it, or a CSV or Parquet file with a line of this name.",
+    ),
 ]
 
 OfFeature = Annotated[
@@ -96,7 +100,7 @@ def add_feature(
     from headstart.model import Headstart
     from headstart.table.reading import read_context
 
-    record = _read_record(metadata)
+    record = _read_record(metadata, feature, "feature", text)
     context = None if observations is None else read_context(observations, row, value, text.format)
     with Headstart.updating(model) as loaded, print_surprises():
         loaded.add_feature(feature, metadata=record, observations=context, kind=kind)
@@ -124,7 +128,7 @@ def add_row(
     from headstart.model import Headstart
     from headstart.table.reading import read_row
 
-    record = _read_record(metadata)
+    record = _read_record(metadata, row, "row", text)
     first = None if observations is None else read_row(observations, feature, value, text.format)
     with Headstart.updating(model) as loaded, print_surprises():
         loaded.add_row(row, record, first, update=update)  # type: ignore[arg-type]  # add_row() checks it
@@ -396,15 +400,44 @@ def _load_with_store(model: Path, store: str | None) -> Headstart:
     return Headstart.load(model)
 
 
-def _read_record(metadata: str | None) -> dict[str, Any] | None:
-    """Return the JSON object that ``metadata`` is or that the file with this path contains."""
+def _read_record(
+    metadata: str | None, name: str, axis: Literal["feature", "row"], text: TextOptions
+) -> dict[str, Any] | None:
+    """Return the metadata of the feature or row ``name``.
+
+    ``metadata`` is a JSON object, a file that contains it, or a table with one line per feature or row.
+    """
     if metadata is None:
         return None
-    text = read_text(metadata)
+    if metadata.lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")):
+        return _read_line(metadata, name, axis, text)
+    content = read_text(metadata)
     try:
-        record = json.loads(metadata if text is None else text)
+        record = json.loads(metadata if content is None else content)
     except json.JSONDecodeError as error:
-        raise InputError(f"--metadata is neither a file nor JSON: {error}") from None
+        where = "is neither a file nor JSON" if content is None else f"{metadata} is a file without JSON"
+        raise InputError(f"--metadata {where}: {error}") from None
     if not isinstance(record, dict):
         raise InputError(f'--metadata must be a JSON object such as {{"year": 2026}}; got {record!r}')
     return record
+
+
+def _read_line(path: str, name: str, axis: Literal["feature", "row"], text: TextOptions) -> dict[str, Any]:
+    """Return the line of the feature or row ``name`` in a table of metadata.
+
+    The names are in the column ``axis``, or in the first column if there is no such column.
+    """
+    from headstart.table.metadata import read_metadata
+    from headstart.table.names import as_name
+    from headstart.table.sources import open_source
+
+    source = open_source(path, (axis,), text.format)
+    column = axis if axis in source.columns else source.columns[0]
+    names, lines = read_metadata(source, column, axis)
+    if as_name(name, axis) not in names:
+        raise InputError(
+            f"{path} has no line of {axis} {name!r} in column {column!r}; add one, or give the metadata as"
+            " JSON"
+        )
+    (record,) = lines.slice(names.index(as_name(name, axis)), 1).to_pylist()
+    return {key: value for key, value in record.items() if value is not None}

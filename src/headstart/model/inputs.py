@@ -40,7 +40,7 @@ from headstart.table.reading import (
     read_values,
     sort_observations,
 )
-from headstart.table.sources import TextFormat, lost_digits, open_source
+from headstart.table.sources import TextFormat, advise_on_text, lost_digits, open_source
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights, time_of, times_of
 
@@ -256,7 +256,9 @@ def split_observations(observations: object, what: str) -> tuple[list[str], NDAr
     names = unique_names(by_name, what)
     for name, value in zip(names, by_name.values(), strict=True):
         if not is_value(value):
-            raise InputError(f"{what}: the value at {name!r} must be a number; got {value!r}")
+            raise InputError(
+                f"{what}: the value at {name!r} must be a number; got {value!r}{_advise_on(value)}"
+            )
         if isinstance(value, int) and abs(value) > 2**53:
             _require_digits(value, f"{what}, at {name!r}")
     try:
@@ -279,6 +281,14 @@ def _require_digits(value: int, what: str) -> None:
         return
     if not exact:
         raise lost_digits(what, value)
+
+
+def _advise_on(value: object) -> str:
+    """Return advice on a text in place of an observed value; nothing for other types."""
+    if not isinstance(value, str):
+        return ""
+    yes_or_no = advise_on_text(value) if "1 for true" in advise_on_text(value) else ""
+    return yes_or_no or "; write answers as numbers, and leave missing values out"
 
 
 def check_context(
@@ -319,7 +329,7 @@ def check_context(
     except UnknownNameError as error:
         raise UnknownNameError(
             f"{what}: {error}; a context can only hold rows the model knows"
-            + for_user(" (add_rows() adds new ones)", "")
+            + for_user(" (add_rows() adds new ones)", " (headstart add-rows adds new ones)")
         ) from None
     order = np.argsort(positions)
     return positions[order], values[order], order
@@ -523,7 +533,12 @@ def rows_with_states(fitted: ModelState, rows: Any, what: str) -> tuple[Names, R
     if rows is None:
         return fitted.rows, fitted.states
     names = Names([as_name(row, "row") for row in as_list(rows)], "row")
-    return names, fitted.roster.take(fitted.rows.positions(names))
+    try:
+        return names, fitted.roster.take(fitted.rows.positions(names))
+    except UnknownNameError as error:
+        python = "a row that is not in the model is given with its observations, as {'u99': {'Alien': 5}}"
+        advice = for_user(python, "--new-rows FILE predicts rows from their observations")
+        raise UnknownNameError(f"{error}; {advice}") from None
 
 
 def _lists_of_table(fitted: ModelState, table: Table) -> ObservationLists:
@@ -838,7 +853,10 @@ def _split_triples(triples: Sequence[Any]) -> tuple[list[Any], list[Any], NDArra
     values = np.empty(len(triples))
     for entry, (row, feature, value) in enumerate(triples):
         if not is_value(value):
-            raise InputError(f"row {row!r}, feature {feature!r}: the value must be a number; got {value!r}")
+            raise InputError(
+                f"row {row!r}, feature {feature!r}: the value must be a number; got {value!r}"
+                f"{_advise_on(value)}"
+            )
         if isinstance(value, int) and abs(value) > 2**53:
             _require_digits(value, f"row {row!r}, feature {feature!r}")
         try:

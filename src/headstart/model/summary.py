@@ -85,7 +85,12 @@ class ModelInfo:
         if self.chosen is not None and self.judged_on:
             facts.append(("chosen", f"{self.chosen}, judged on {self.judged_on} features held out"))
         if self.errors:
-            parts = (f"{item.error:.3g} ± {item.standard_error:.1g} ({item.shots})" for item in self.errors)
+            parts = (
+                f"{item.error:.3g} ± {item.standard_error:.1g} ({item.shots})"
+                if item.standard_error > 0  # unknown if there is a single feature
+                else f"{item.error:.3g} ({item.shots})"
+                for item in self.errors
+            )
             facts.append(("error by shots", ", ".join(parts)))
         if self.metadata:
             shares = sorted(self.metadata.items(), key=lambda pair: -pair[1])

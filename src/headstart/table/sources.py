@@ -29,7 +29,7 @@ from narwhals.exceptions import NarwhalsError
 
 from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names, option_name
 from headstart.table.columns import category
-from headstart.table.missing import NO_CODES, MissingCodes
+from headstart.table.missing import NO_CODES, MissingCodes, as_missing
 from headstart.table.names import as_name
 
 __all__ = ["Source", "TextFormat", "is_text_file", "open_source"]
@@ -216,6 +216,7 @@ def convert_batch(
         if not (is_number(arrow_type) or pa.types.is_boolean(arrow_type) or pa.types.is_null(arrow_type)):
             raise InputError(
                 f"{source.label}: column {name!r} contains {_content(array)}; observations must be numbers"
+                f"{_advice_of(array)}"
             )
         columns.append(_as_doubles(array, f"{source.label}: column {name!r}"))
     return pa.record_batch(columns, names=[*names, *numbers])
@@ -255,6 +256,30 @@ def _content(array: pa.Array) -> str:
     not_numbers = [text for text in texts if not _is_number_text(text)]
     content = "text among numbers" if 0 < len(not_numbers) < len(texts) else "text"
     return f"{content}, such as {(not_numbers or texts)[0]!r}" if texts else content
+
+
+def _advice_of(array: pa.Array) -> str:
+    """Return the advice on a column of texts; nothing for other types."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if not is_text(array.type):
+        return ""
+    texts = [text for text in array.drop_null().unique().to_pylist() if not _is_number_text(text)]
+    return advise_on_text(texts[0]) if texts else "; convert the column to numbers"
+
+
+def advise_on_text(text: str) -> str:
+    """Return advice on a text in place of an observed value.
+
+    >>> advise_on_text("TRUE")
+    '; write 1 for true or yes and 0 for false or no'
+    """
+    if text.strip().casefold() in ("true", "false", "yes", "no", "t", "f", "y", "n"):
+        return "; write 1 for true or yes and 0 for false or no"
+    return (
+        "; write answers as numbers, such as 1 to 5 for the steps of a scale; if the text means 'missing',"
+        f" use {as_missing([text.strip()])}"
+    )
 
 
 def _is_number_text(text: str) -> bool:
@@ -403,7 +428,8 @@ class CsvSource(Source):
                     if line > 1 and text not in self.missing.texts and not _is_number(text, self._decimal):
                         record = ", ".join(f"{name} {fields[positions[name]]!r}" for name in names)
                         other = "," if self._decimal == "." else "."
-                        hint = f"; use {option_name('decimal', other)}" if _is_number(text, other) else ""
+                        is_other = _is_number(text, other)
+                        hint = f"; use {option_name('decimal', other)}" if is_other else advise_on_text(text)
                         return f"line {line}: {text!r} in column {column!r} is not a number ({record}){hint}"
         except _PROBLEMS as error:
             return f"{self._reason(error)} (after line {line})"

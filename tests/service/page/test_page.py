@@ -21,6 +21,8 @@ TRICKS = [
     "a/b?c#d&e=%2F..",
     "שלום \u202e עולם 😀",
     "__proto__",
+    ".",
+    "..",
 ]
 VIEWS = ["features", "feature/f3", "row/u3", "feature/seen", "add", "feature/unknown", "rows", "quality"]
 VIEWS += ["features?search=nothing+like+this"]
