@@ -167,3 +167,8 @@ def test_commands_take_codes(tmp_path: Path) -> None:
                 "-9", cwd=tmp_path)  # fmt: skip
     assert "with 1 observations" in added.stdout
     assert json.loads(run("features", "m", "--search", "x", "--format", "json", cwd=tmp_path).stdout)
+
+
+def test_labels_are_no_ones() -> None:
+    table = Table.read(long_form(["A", "B", "C", "A", "B"] * 4), kinds="category")
+    assert not any("are 1" in note for note in table.notes)

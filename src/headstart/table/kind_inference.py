@@ -495,7 +495,7 @@ def _only_ones(what: str, binary: Mapping[str | None, str]) -> InputError:
 
 def _note_ones(kinds: Kinds, index: Positions, values: Floats) -> list[str]:
     """Return a note if all values of the binary features are 1, as their kind was given explicitly."""
-    binary = (kinds.types == KindType.BINARY)[index]
+    binary = np.array([kind.name == "binary" for kind in kinds], dtype=bool)[index]
     if not binary.any() or not (values[binary] == 1).all():
         return []
     return ["all values of the binary features are 1: their predictions will be 1 everywhere"]
