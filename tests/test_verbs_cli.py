@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from headstart.datasets import synthetic_clicks
 from headstart.model import Headstart
 from tests.model.conftest import CLOSED, able, ratings_table
 from tests.test_cli import run
@@ -218,3 +219,15 @@ def test_what_a_service_wants_to_know_is_logged(
     parts = ["loaded", "added 1 features", "observed: 1 observations", "added 1 rows", "saved"]
     for part in [*parts, "removed feature 'new'", "fitting 20 rows and 6 features", "fitted bayes in"]:
         assert any(part in message for message in said), part
+
+
+def test_rankings_are_filtered_on_the_command_line(tmp_path: Path) -> None:
+    model = Headstart(quiet=True).fit(synthetic_clicks(60, 24, density=0.3))
+    path = tmp_path / "clicks.headstart"
+    model.save(path)
+    row, first = model.rows[0], model.recommend(model.rows[0], n=1, by="lower").names[0]
+    options = ("--by", "lower", "--exclude", first, "--where", "genres=Drama", "--format", "json")
+    answer = json.loads(asked("recommend", path, row, "-n", 3, *options))
+    expected = model.recommend(row, n=3, by="lower", exclude=[first], where={"genres": "Drama"})
+    assert [line["feature"] for line in answer] == list(expected.names)
+    assert run("recommend", path, row, "--where", "genres").returncode == 1

@@ -26,12 +26,14 @@ CASES: dict[str, dict[str, Any]] = {
     "binary": BAYES,
     "reals": BAYES,  # each feature with its own scale, and some outliers
     "mixed": BAYES,
+    "clicks": BAYES,
     "large": BAYES,  # treated as if it were too large for anything to be held at once
     "networks": NETWORKS,
     "networks-blended": {**NETWORKS, "adapter": "chn-bayes-blend"},
     "binary-blended": {**NETWORKS, "adapter": "chn-bayes-blend"},
     "judged": {"adapter": "auto", "backbone": _FEW},
 }
+KINDS = {"clicks": "click"}  # inferred in the other cases
 LOWERED = {
     "signature_quantile_rows": 50,
     "signature_shrinkage_rows": 40,

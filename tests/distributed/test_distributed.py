@@ -20,7 +20,7 @@ from headstart.distributed import process_group
 from headstart.files import Layout, order_tensors, read_tensors, write_tensors
 from headstart.model.fitting import require_shardable
 from headstart.table.sources import Source, open_source
-from tests.distributed.cases import CASES, as_tested, make_folder, make_metadata
+from tests.distributed.cases import CASES, KINDS, as_tested, make_folder, make_metadata
 from tests.test_cli import run as run_command
 
 HERE = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def root(tables: Path) -> Path:
 def single(root: Path, case: str) -> Headstart:
     with as_tested(case):
         metadata = root / "metadata.parquet" if case == "judged" else None
-        table = Table.read(root / case, metadata=metadata, quiet=True)
+        table = Table.read(root / case, metadata=metadata, kinds=KINDS.get(case), quiet=True)
         return Headstart(quiet=True, **CASES[case]).fit(table)
 
 

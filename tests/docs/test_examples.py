@@ -18,7 +18,10 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SCRIPTS = [
     "README.md",
     "docs/guide.md",
-    *(f"docs/tutorials/{name}.md" for name in ("films", "question_bank", "survey", "catalogue_week", "clicks")),
+    *(
+        f"docs/tutorials/{name}.md"
+        for name in ("films", "question_bank", "survey", "catalogue_week", "clicks")
+    ),
 ]
 # The examples are tested, not how well their models predict.
 SHORT = "Headstart(metatraining={'epochs': 5})"

@@ -124,14 +124,17 @@ def activation_metric(knowledge: Knowledge) -> Tensor:
     return metric
 
 
-def click_zeros(states: RowStates) -> Tensor:
-    """Return α·Σ e·E[(d, 1)(d, 1)ᵀ] over all rows, the zeros of an exposed click feature: (size, size)."""
+def click_zeros(states: RowStates, *, shared: bool = True) -> Tensor:
+    """Return α·Σ e·E[(d, 1)(d, 1)ᵀ] over all rows, the zeros of an exposed click feature: (size, size).
+
+    If ``shared``, the rows are divided among the processes.
+    """
     rows = append_one(states.activation.double())
     exposure = torch.ones_like(rows[:, 0]) if states.exposure is None else states.exposure.double()
     zeros = rows.T @ (exposure[:, None] * rows)
     if states.variance is not None:
         zeros[:-1, :-1] += torch.diag(exposure @ states.variance.double())
-    return ZERO_WEIGHT * global_sum(zeros)
+    return ZERO_WEIGHT * (global_sum(zeros) if shared else zeros)
 
 
 def usual_feature_clicks(knowledge: Knowledge) -> Tensor:

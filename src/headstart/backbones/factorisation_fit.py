@@ -525,7 +525,7 @@ class FactorisationTraining:
         by_feature = self.counts / (self.counts + ZERO_WEIGHT * rows)
         by_row = cells.counts / (cells.counts + ZERO_WEIGHT * features)
         clicks = is_click(self.backbone.kinds)[cells.index]
-        shares = by_feature[cells.index] * by_row[cells.lines] / by_row.mean().clamp(min=1e-9)
+        shares = by_feature[cells.index] * by_row[cells.lines] / max(global_mean(by_row), 1e-9)
         return replace(cells, values=torch.where(clicks, shares.to(cells.values.dtype), cells.values))
 
     # -- the updates of a sweep -------------------------------------------------------------------

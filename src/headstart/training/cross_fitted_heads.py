@@ -132,8 +132,9 @@ def _update_heads(
 
 def _fold_zeros(knowledge: Knowledge, states: RowStates) -> Tensor:
     """Return the zeros of a click feature, from the states of a fold if it has those of all rows."""
-    complete = len(states) == global_count(len(knowledge.states))
-    return click_zeros(states if complete else knowledge.states)
+    if len(states) == global_count(len(knowledge.states)):  # every process has all rows
+        return click_zeros(states, shared=False)
+    return click_zeros(knowledge.states)
 
 
 class _Rows(NamedTuple):
