@@ -285,30 +285,33 @@ def read_values(source: Source, read: Callable[[Source], T], weight: str | None 
 
 def read_context(
     data: object, row: str | None = None, value: str | None = None, text: TextFormat | None = None
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Read the observations of one feature from a file or frame with one line per row: {row: value}."""
     return _read_values(data, "row", row, value, text)
 
 
 def read_row(
     data: object, feature: str | None = None, value: str | None = None, text: TextFormat | None = None
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Read the observations of one row from a file or frame with one line per feature: {feature: value}."""
     return _read_values(data, "feature", feature, value, text)
 
 
 def _read_values(
     data: object, axis: Axis, column: str | None, value: str | None, text: TextFormat | None
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Read {name: value}, where the names are rows or features, as ``axis`` says."""
     column = axis if column is None else as_name(column, "column name")
     value = "value" if value is None else as_name(value, "column name")
     source = open_source(data, (column, value), text)
     source.require(column, axis)
     source.require(value, "value")
-    observations = read_wide(source, column, [value], axis)
+    source, observations = read_values(source, lambda source: read_wide(source, column, [value], axis))
     names = (observations.rows[number] for number in observations.row_numbers)
-    values = dict(zip(names, observations.values.tolist(), strict=True))
+    found: list[Any] = observations.values.tolist()
+    if isinstance(source, LabelledSource):
+        found = [source.labels[int(number)] for number in found]
+    values = dict(zip(names, found, strict=True))
     if len(values) < len(observations.row_numbers):
         numbers, counts = np.unique(observations.row_numbers, return_counts=True)
         repeated = observations.rows[int(numbers[counts > 1][0])]
