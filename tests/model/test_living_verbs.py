@@ -16,7 +16,7 @@ from tests.model.test_explanation import added_up
 from tests.model.test_ranking import mixed_table
 from tests.model.test_row_metadata import fitted as with_row_metadata
 
-from headstart.errors import InputError
+from headstart.errors import InputError, MetadataWarning
 from headstart.model import Headstart
 from headstart.model.saving.folder import list_losses
 
@@ -179,7 +179,8 @@ def test_row_metadata_is_a_part_of_its_own() -> None:
 
 def test_metadata_is_read_as_it_was_given(fresh: Fresh, tmp_path: Path) -> None:
     model = fresh(adapter="able")
-    model.add_feature("new", {"genre": "western", "year": 1993.25})
+    with pytest.warns(MetadataWarning, match="'western' is not known"):
+        model.add_feature("new", {"genre": "western", "year": 1993.25})
     for each in (model, _saved(model, tmp_path)):
         assert each.feature("new").metadata == {"genre": "western", "year": 1993.25}
         assert each.feature("f7").metadata["year"] == 1987

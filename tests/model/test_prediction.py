@@ -17,7 +17,7 @@ from tests.model.test_ranking import mixed_table
 from tests.states import snapshot, state_of
 
 from headstart import Headstart, Table
-from headstart.errors import InputError
+from headstart.errors import InputError, MetadataWarning
 from headstart.model.prediction import Prediction, predict_pairs
 from headstart.table import Kind, Kinds, MetadataSchema, Names
 
@@ -124,7 +124,8 @@ def test_observations_and_metadata_of_a_feature_are_as_they_were_given(fresh: Fr
     for name, given in zip(table.features, table.metadata.to_pylist(), strict=True):
         assert model.feature(name).observations == table.observations_of(name)
         assert model.feature(name).metadata == given
-    model.add_feature("new", {"year": 2031, "genre": "opera"}, {"u3": 2, "u1": 4})
+    with pytest.warns(MetadataWarning, match="'opera' is not known"):
+        model.add_feature("new", {"year": 2031, "genre": "opera"}, {"u3": 2, "u1": 4})
     assert model.feature("new").observations == {"u1": 4, "u3": 2}
     assert model.feature("new").metadata == {"year": 2031, "genre": "opera"}
     shown = "'new' (rating:1:5), 2 observations; year: 2031, genre: opera"
