@@ -277,8 +277,8 @@ def advise_on_text(text: str) -> str:
     if text.strip().casefold() in ("true", "false", "yes", "no", "t", "f", "y", "n"):
         return "; write 1 for true or yes and 0 for false or no"
     return (
-        "; write answers as numbers, such as 1 to 5 for the steps of a scale, or all of them as labels; if the"
-        f" text means 'missing', use {as_missing([text.strip()])}"
+        "; write answers as numbers, such as 1 to 5 for the steps of a scale, or all of them as labels; if"
+        f" the text means 'missing', use {as_missing([text.strip()])}"
     )
 
 
