@@ -150,7 +150,7 @@ def reads_input(function: Callable[P, T]) -> Callable[P, T]:
     def guarded(*arguments: P.args, **options: P.kwargs) -> T:
         try:
             return function(*arguments, **options)
-        except (HeadstartError, Warning, MemoryError, NotImplementedError):
+        except (HeadstartError, Warning, MemoryError):
             raise
         except Exception as error:
             if not _is_of_input(error.__traceback__):

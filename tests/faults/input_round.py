@@ -301,7 +301,7 @@ DOORS: list[Door] = [
     ("cell of a row", "known row", lambda m, x: m.predict(["u1"], ["f1"])[x, "f1"]),
     ("add_feature", "new name", lambda m, x: m.add_feature(x)),
     ("add_feature metadata", "optional", lambda m, x: m.add_feature("new", metadata=x)),
-    ("add_feature observations", "optional", lambda m, x: m.add_feature("new", observations=x)),
+    ("add_feature observations", "optional observations", lambda m, x: m.add_feature("new", observations=x)),
     ("add_feature value", "rating", lambda m, x: m.add_feature("new", observations={"u1": x})),
     ("add_feature kind", "optional", lambda m, x: m.add_feature("new", kind=x)),
     ("add_features", "features", lambda m, x: m.add_features(x)),
@@ -410,6 +410,11 @@ def films(extra: Any = 5) -> pd.DataFrame:
 ALSO = {
     "known row": {"a dict", "an empty dict"},  # recommend and explain take observations of a new row
     "optional names": {
+        "a frame whose index is a column",
+        "a sparse frame",
+        "an arrow table of unions",
+        "an empty list",
+        "an empty array",
         "None",
         "numpy text",
         "a dict",
@@ -420,6 +425,8 @@ ALSO = {
         "a frozenset",
     },
     "names": {
+        "an empty array",
+        "an arrow table of unions",
         "a sparse frame",
         "a dict",
         "a dict of dicts",
@@ -431,6 +438,7 @@ ALSO = {
         "an array without axes",
     },
     "optional codes": {
+        "a surrogate",
         "None",
         "NaN",
         "inf",
@@ -477,6 +485,7 @@ ALSO = {
     },
     "observations": {"an empty dict", "a frame without columns", "a sparse frame"},
     "optional": {"None", "an empty dict"},
+    "optional observations": {"None", "a dict", "an empty dict", "a frame without columns"},
     "duration": {
         "None",
         "a float",
@@ -490,6 +499,8 @@ ALSO = {
         "a number as text",
     },
     "row metadata": {
+        "a frame of periods",
+        "an arrow table with a null type",
         "None",
         "a frame of lists",
         "a frame of structs",
@@ -502,6 +513,9 @@ ALSO = {
     "features": {"an empty dict"},
     "triples": {"an empty list", "a tuple"},
     "labels": {
+        "a Series",
+        "a Series with a repeated index",
+        "a polars Series",
         "an empty list",
         "a tuple",
         "a set",
@@ -534,7 +548,9 @@ ALSO = {
         "Decimal NaN",
         "a number as text",
     },
+    "count": {"a large whole number", "a huge whole number", "a long whole number", "uint64"},
     "seed": {
+        "an arrow scalar",
         "int8",
         "a float",
         "a large whole number",
@@ -610,7 +626,8 @@ def python_round(chance: random.Random, cases: int, model: Headstart) -> Iterato
     """Put values into all places of Python calls; ``cases`` of all pairs are drawn."""
     from copy import copy
 
-    pairs = [(door, value) for door in DOORS for value in ODD]
+    # Table.with_features takes any iterable; an endless one has no end.
+    pairs = [(d, value) for d in DOORS for value in ODD if (d[0], value.make) != ("with_features", endless)]
     before = content(model)
     for (what, place, call), value in chance.sample(pairs, min(cases, len(pairs))):
         own = copy(model)

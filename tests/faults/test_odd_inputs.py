@@ -19,7 +19,14 @@ import pytest
 from headstart import Headstart, InputError, Table
 from headstart.errors import reads_input
 from headstart.table.metadata import MetadataSchema
-from tests.faults.input_round import failing_lazy, file_round, long_frame, python_round, request_round
+from tests.faults.input_round import (
+    failing_lazy,
+    file_round,
+    frame_with,
+    long_frame,
+    python_round,
+    request_round,
+)
 from tests.faults.test_bad_input import made_up_table
 from tests.test_cli import run
 
@@ -88,6 +95,14 @@ def test_times_of_any_precision() -> None:
     data = pa.Table.from_pandas(long_frame()).append_column("when", far)
     with pytest.raises(InputError):
         Table.read(data, time="when")
+
+
+def test_objects_that_arrow_would_convert() -> None:
+    for column, value in (("when", uuid.UUID(int=5)), ("value", np.complex64(3 + 2j)), ("value", 3 + 2j)):
+        with pytest.raises(InputError, match=column):
+            Table.read(frame_with(column, value), time="when")
+    assert len(Table.read(frame_with("value", np.float32(2)), time="when")) == 6
+    assert len(Table.read(frame_with("value", None), time="when")) == 5
 
 
 @pytest.mark.parametrize("column", ["row", "feature", "value"])

@@ -132,7 +132,8 @@ def as_list(names: Any) -> list[Any]:
     """Return one name or several names as a list."""
     if isinstance(names, str) or np.isscalar(names):
         return [names]
-    if not isinstance(names, Iterable) or isinstance(names, Mapping) or is_frame(names):
+    several = isinstance(names, Iterable) and hasattr(names, "__len__")  # an iterator may be endless
+    if not several or isinstance(names, Mapping) or is_frame(names):
         raise InputError(f"names must be a list of names; got {type(names).__name__}")
     return list(names)
 

@@ -333,7 +333,8 @@ class LabelsColumn(Column):
         """Accept a list, tuple, set or array, or a text with the separator."""
         if isinstance(value, str):
             return list(value.split(SEPARATOR))
-        if isinstance(value, (Collection, np.ndarray)) and not isinstance(value, (dict, bytes)):
+        several = isinstance(value, (Collection, np.ndarray)) and not hasattr(value, "columns")
+        if several and not isinstance(value, (dict, bytes)):
             return [cls._label(name, label) for label in value]
         raise cls.refusal(name, value)
 
@@ -705,7 +706,7 @@ class VectorColumn(Column):
     def accept(cls, name: str, value: Any) -> list[float]:
         """Accept a list, tuple or one-dimensional array of finite numbers."""
         try:
-            vector = np.asarray(value)
+            vector = np.asarray(None if isinstance(value, (bytes, bytearray, memoryview)) else value)
             if (
                 vector.ndim == 1
                 and (vector.dtype.kind in "iuf" or not len(vector))

@@ -606,7 +606,7 @@ def assemble(
         metadata_types or {}, "metadata_types must map columns to types, as {'year': 'date'}"
     )
     functions = _normalise_keys(
-        encoders or {}, "encoders must map columns to functions, as {'image': function}"
+        {} if encoders is None else encoders, "encoders must map columns to functions, as {'image': function}"
     )
     lines = None if lines is None else align(described, lines, features)
     aligned, schema, vectors = _feature_metadata(lines, features, types, functions, reporter)

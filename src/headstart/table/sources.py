@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from encodings.aliases import aliases
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 import narwhals as nw
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -525,9 +528,31 @@ class FrameSource(Source):
         return pa.table(arrays, names=list(columns))
 
 
+def _refuse_strange_objects(native: Any, arrow_type: pa.DataType, column: str) -> None:
+    """Raise an error for objects in a pandas column that are neither a number nor a date.
+
+    Arrow converts complex numbers and UUIDs among others to numbers without a word.
+    """
+    if str(getattr(native, "dtype", "")) != "object":
+        return
+    if is_number(arrow_type):
+        expected: tuple[type, ...] = (bool, int, float, Decimal, np.bool_, np.integer, np.floating)
+    elif pa.types.is_timestamp(arrow_type) or pa.types.is_date(arrow_type):
+        expected = (date, float, np.datetime64)
+    else:
+        return
+    for kind in set(map(type, native)):
+        missing = kind is type(None) or kind.__name__ in ("NAType", "NaTType")
+        if not missing and (not issubclass(kind, expected) or kind is np.timedelta64):
+            what = "numbers" if is_number(arrow_type) else "dates"
+            raise InputError(f"the frame's column {column!r} contains {kind.__name__} among {what}")
+
+
 def _to_arrow(series: Any, column: str, has_names: bool) -> pa.Array | pa.ChunkedArray:
     try:
-        return series.to_arrow()
+        array = series.to_arrow()
+        _refuse_strange_objects(series.to_native(), array.type, column)
+        return array
     except (pa.ArrowException, TypeError, UnicodeError) as error:
         # Possibly a pandas column of objects of several types, such as 17 and "u17".
         try:

@@ -76,7 +76,12 @@ def read_whole(path: Path) -> OpenModel:
 
 def require_model(path: Path) -> None:
     """Refuse a path without a model."""
-    if not path.is_dir():
+    try:
+        exists = path.is_dir()
+    except (OSError, ValueError) as error:  # such as a name that is too long
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ModelFileError(f"{path} is not a saved model: {reason}") from None
+    if not exists:
         raise ModelFileError(f"{path} is not a saved model: there is no such folder")
     if not (path / INDEX).exists():
         raise ModelFileError(f"{path} is not a saved model: it has no {INDEX}")
