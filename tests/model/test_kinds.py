@@ -211,6 +211,13 @@ def test_metadata_describes_levels() -> None:
     assert found.probabilities("new").mean(0).argmax() == found.levels("new").index("B")
 
 
+def test_the_levels_of_numbers_come_from_the_data() -> None:
+    frame = pd.DataFrame({"row": ["a", "b", "c"], "x": [1.0, 3.0, 7.0], "y": [3.0, 7.0, 7.0]})
+    table = Table.read(frame, row="row", kinds="ordinal", quiet=True)
+    assert [kind.option for kind in table.kinds] == ["ordinal:1,3,7"] * 2
+    assert table.observations_of("x") == {"a": 1.0, "b": 3.0, "c": 7.0}
+
+
 def test_labels_decide_kinds() -> None:
     frame = pd.DataFrame(
         {

@@ -580,8 +580,8 @@ class Ordinal(Margin):
         return f"one of {', '.join(self.names)}"
 
     def possible(self, values: Any) -> Any:
-        """Return which values are levels."""
-        return np.isin(values, self.levels)
+        """Return which values are levels; all of them if the levels are not known yet."""
+        return np.isin(values, self.levels) if self.names else np.full(np.shape(values), True)
 
 
 @dataclass(frozen=True)

