@@ -6,6 +6,7 @@ import { field, problem, suggestNames } from "./parts.js";
 
 /** Create fields of rows and values: `element`, `read()` → {row: value}, `start(row)` and `clear()`. */
 export function observationFields({ low, high, kind }) {
+  if (kind.startsWith("click")) [low, high] = [null, null]; // predictions are limited to 0–1, values are not
   const lines = h("div", { class: "lines" });
   const add = (row = "") => {
     const name = h("input", { value: row, autocomplete: "off" });

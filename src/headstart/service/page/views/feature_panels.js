@@ -26,7 +26,7 @@ export function distribution({ known, now, before }) {
           ["earlier", "before"],
         ]
       : [],
-    draw: histogram(now, before, known.kind === "binary" ? "predicted probability" : "predicted value"),
+    draw: histogram(now, before, /^(binary|click)/.test(known.kind) ? "predicted probability" : "predicted value"),
   });
 }
 
@@ -98,7 +98,9 @@ export async function audience(known) {
       caption: "Rows with the highest predictions",
       columns: ["Row", "Predicted", "Interval"],
       lines: ranking.map((line) => [
-        link("row", line.row),
+        line.title
+          ? h("span", null, link("row", line.row), " ", h("span", { class: "muted" }, line.title))
+          : link("row", line.row),
         estimate(line.mean),
         h(
           "span",

@@ -74,7 +74,9 @@ async function recommendations(name, why) {
       caption: "Features with the highest predictions",
       columns: ["Feature", "Predicted", "Reasons"],
       lines: ranking.map((line) => [
-        link("feature", line.feature),
+        line.title
+          ? h("span", null, link("feature", line.feature), " ", h("span", { class: "muted" }, line.title))
+          : link("feature", line.feature),
         h(
           "span",
           { class: "stack" },
