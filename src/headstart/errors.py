@@ -153,7 +153,8 @@ def reads_input(function: Callable[P, T]) -> Callable[P, T]:
         except (HeadstartError, Warning, MemoryError):
             raise
         except Exception as error:
-            if not _is_of_input(error.__traceback__):
+            misnamed = isinstance(error, TypeError) and "unexpected keyword argument" in _describe(error)
+            if misnamed or not _is_of_input(error.__traceback__):
                 raise
             name = function.__qualname__
             message = f"{name}() cannot use its arguments: {_describe(error)}; see help({name})"

@@ -71,22 +71,36 @@ class Cell:
 
     @property
     def mean(self) -> float:
+        if (
+            self.kind == KindType.CLICK
+        ):  # p / (p + 1) = logit, with straight lines below p = 0 and above p = 1
+            inside = min(max(self.logit, 0.0), 0.5)
+            return inside / (1 - inside) + self.click_slope * (self.logit - inside)
         if not self.squashed:
             return self.logit
         blurred = self.variance + (self.noise if self.kind == KindType.BINARY else 0)
         return 1 / (1 + math.exp(-self.logit / math.sqrt(1 + math.pi * blurred / 8)))
 
     @property
+    def click_slope(self) -> float:
+        return 1 / (1 - min(max(self.logit, 0.0), 0.5)) ** 2
+
+    @property
     def std(self) -> float:
         mean = self.mean
         if self.kind == KindType.BINARY:
             return math.sqrt(mean * (1 - mean))
+        if self.kind == KindType.CLICK:  # of the probability of a click
+            return self.click_slope * math.sqrt(self.variance)
         slope = mean * (1 - mean) if self.squashed else 1.0
         return math.sqrt(slope**2 * self.variance + self.noise)
 
     def nll(self, value: float) -> float:
         if self.kind == KindType.BINARY:
             return -math.log(self.mean if value == 1 else 1 - self.mean)
+        if self.kind == KindType.CLICK:
+            chance = min(max(self.mean, 1e-6), 1 - 1e-6)
+            return -value * math.log(chance) - (1 - value) * math.log(1 - chance)
         return -float(norm.logpdf(value, self.mean, self.std))
 
     @property
@@ -120,6 +134,7 @@ def one_cell(world: World, kinds: torch.Tensor, row: int, head: int, link: str) 
             KindType.BINARY: 0.0,
             KindType.RATING: OUTPUT_VARIANCE,
             KindType.REAL: math.exp(LOG_VARIANCE),
+            KindType.CLICK: 1.0,
         }[KindType(kind)]
     if world.states.noise is not None:
         noise *= float(world.states.noise[row])

@@ -117,15 +117,22 @@ class Likelihood(nn.Module):
     def predictive_nll(
         self, logits: Tensor, variance: Tensor, noise: Tensor, values: Tensor, kinds: Tensor
     ) -> Tensor:
-        """Return the negative log-likelihood of each value under ``predictive``."""
-        binary = kinds == KindType.BINARY
+        """Return the negative log-likelihood of each value under ``predictive``.
+
+        For clicks it is the cross-entropy of the probability of a click, 1, or none, 0.
+        """
+        binary, click = kinds == KindType.BINARY, kinds == KindType.CLICK
         probit = probit_scaled(logits, variance + noise)
         bernoulli = F.binary_cross_entropy_with_logits(probit, values, reduction="none")
         if bool(binary.all()):
             return bernoulli
         mean, total = self.predictive(logits, variance, noise, kinds)
-        total = torch.where(binary, 1.0, total)  # the variance of a binary value can be 0
+        total = torch.where(binary | click, 1.0, total)  # the variance of a binary value can be 0
         gaussian = 0.5 * ((values - mean) ** 2 / total + total.log() + math.log(2 * math.pi))
+        if bool(click.any()):
+            probability = mean.clamp(1e-6, 1 - 1e-6)
+            cross_entropy = -values * probability.log() - (1 - values) * torch.log1p(-probability)
+            gaussian = torch.where(click, cross_entropy, gaussian)
         return torch.where(binary, bernoulli, gaussian)
 
     def _link(self, logits: Tensor, kind: int) -> Tensor:
