@@ -218,6 +218,14 @@ def test_counts_are_one_kind():
         assert len(of_counts) <= 2
 
 
+@pytest.mark.parametrize("size", [1.0, 2.7, 7.4, 33.0])
+def test_poisson_data_are_counts(size):
+    random = np.random.default_rng(1)
+    rates = size * np.exp(0.4 * random.normal(size=(200, 3)) @ random.normal(size=(3, 40)))
+    kinds = kinds_of({f"c{i}": column for i, column in enumerate(random.poisson(rates).T)})
+    assert {kind.name for kind in kinds.values()} == {"count"}
+
+
 def test_columns_that_do_not_reach_the_ends_of_the_usual_rating():
     random = np.random.default_rng(0)
     columns = {f"item {i}": random.integers(1, 6, 100) for i in range(10)}

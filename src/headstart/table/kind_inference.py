@@ -536,6 +536,8 @@ MIN_COUNTS = 50  # observations from which counts can be told from other numbers
 
 COUNT_GAIN = 0.5  # nats per observation by which the logarithm must be more likely than the value itself
 
+ZERO_GAIN = 0.1  # the same if 0 occurs: a Gaussian would give much probability to negative numbers
+
 
 def _infer_counts(
     partial: _PartialKinds,
@@ -558,7 +560,8 @@ def _infer_counts(
     if global_count(int(chosen.sum())) < MIN_COUNTS:
         return
     shift, gain = likely_shift(local_index[chosen], local_values[chosen], count)
-    if gain > COUNT_GAIN:
+    zeros = global_count(int((local_values[chosen] == 0).sum())) > 0
+    if gain > (ZERO_GAIN if zeros else COUNT_GAIN):
         partial.assign(whole, Count(shift))
 
 
