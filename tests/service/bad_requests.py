@@ -77,7 +77,7 @@ BAD = [
     _observe("too long a name", 422, "/observations/0/row", row=LONG),
     _observe("a name with a NUL", 422, "/observations/0/row", row="u1\x00"),
     _observe("a name with a line break", 422, "/observations/0/feature", feature="f1\nx"),
-    _observe("an unknown field", 422, "/observations/0/weight", weight=2),
+    _observe("an unknown field", 422, "/observations/0/colour", colour=2),
     _observe("SQL in a name", 422, "/observations/0", row="u1' OR '1'='1"),
     Bad("no observations", "POST", "/v1/observations", {"observations": []}, 422, "/observations"),
     Bad("observations missing", "POST", "/v1/observations", {}, 422, "/observations"),
