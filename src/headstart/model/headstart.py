@@ -625,7 +625,7 @@ class Headstart:
         >>> def mean(frame):
         ...     return frame["film 0"].mean(), frame["film 0"].var() / len(frame)
         >>> round(imputations.pool(mean).estimate)
-        3
+        4
         """
         fitted, m = self._fitted, whole_number(m, "impute()")
         names, states = rows_with_states(fitted, rows, "impute()")
