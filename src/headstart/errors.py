@@ -177,11 +177,16 @@ def guard_methods(cls: type[T]) -> type[T]:
 
 
 def _is_of_input(traceback: TracebackType | None) -> bool:
-    """Return whether the innermost code of Headstart in a traceback, below the guard, reads input."""
+    """Return whether the innermost code of Headstart in a traceback, below the guard, reads input.
+
+    Training only computes, also where it calls parts of other packages.
+    """
     innermost = ""
     frame = None if traceback is None else traceback.tb_next
     while frame is not None:
         module = str(frame.tb_frame.f_globals.get("__name__", ""))
+        if module.startswith("headstart.training"):
+            return False
         innermost = module if module.startswith("headstart") else innermost
         frame = frame.tb_next
     return _INPUT_MODULES.match(innermost) is not None

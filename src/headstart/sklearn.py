@@ -80,7 +80,7 @@ class HeadstartImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
     --------
     >>> import numpy as np
     >>> random = np.random.default_rng(0)
-    >>> values = random.normal(size=(50, 2)) @ random.normal(size=(2, 6))
+    >>> values = random.normal(size=(200, 2)) @ random.normal(size=(2, 20))
     >>> holes = np.where(random.random(values.shape) < 0.2, np.nan, values)
     >>> filled = HeadstartImputer(adapter="bayes").fit_transform(holes)
     >>> bool(np.abs(filled - values).mean() < 0.1)

@@ -1240,7 +1240,7 @@ class Headstart:
         require_supported(fitted, triples.features, update)
         after, observed, surprise = observe_triples(fitted, triples, update)
         if surprise is not None:  # before the change: a filter may turn the warning into an error
-            warnings.warn(surprise, SurpriseWarning, stacklevel=3)
+            warnings.warn(surprise, SurpriseWarning, stacklevel=4)
         self._change(after, lambda: observe_call(fitted, after, triples, update))
         LOG.debug("observed: %s", observed)
         return observed
