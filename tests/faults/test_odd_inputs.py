@@ -97,6 +97,7 @@ def test_times_of_any_precision() -> None:
         Table.read(data, time="when")
 
 
+@pytest.mark.filterwarnings("ignore:Casting complex values")  # of numpy, before the error
 def test_objects_that_arrow_would_convert() -> None:
     for column, value in (("when", uuid.UUID(int=5)), ("value", np.complex64(3 + 2j)), ("value", 3 + 2j)):
         with pytest.raises(InputError, match=column):

@@ -875,7 +875,9 @@ def _read_source(
     data: object, columns: Columns, text: TextFormat | None
 ) -> tuple[Observations, Sequence[str]]:
     """Read a frame or a file in the long form; return also the labels, if values are texts."""
-    if not (isinstance(data, (str, os.PathLike)) or hasattr(data, "columns") or hasattr(data, "schema")):
+    # The attributes of the class: a lazy frame warns where its own are read.
+    is_frame = hasattr(type(data), "columns") or hasattr(type(data), "schema")
+    if not (isinstance(data, (str, os.PathLike)) or is_frame):
         raise InputError(
             "observe() takes a list of (row, feature, value), a frame or the path of a file; got "
             f"{type(data).__name__}; observe_feature() takes the observations of one feature"
