@@ -88,6 +88,20 @@ def run(dataset: str, seed: int, folder: Path) -> None:
             for name in AGGREGATIONS
         },
     )
+    chn, plain = preset.chn, {"weight_decay": 0.0}
+    two_layers = settings_of_chn(chn)["sizes of f and g"]["two hidden layers"]
+    measure(
+        results("settings without weight decay"),
+        seed,
+        {
+            "as in the paper": partial(scored, split, chn, changes=plain),
+            "16 hidden units": partial(scored, split, chn.revised(head_units=16), changes=plain),
+            "two hidden layers": partial(scored, split, chn.revised(**two_layers), changes=plain),
+            "shots from 0 to 8": partial(
+                scored, split, chn.revised(max_shots=8), changes={**plain, "max_shots": 8}
+            ),
+        },
+    )
     count = len(split.trainer.training)
     counts = sorted({count, *(n for n in (24, 48, 96, 192, 384, 768) if n < count)})
     measure(
