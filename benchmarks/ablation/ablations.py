@@ -7,7 +7,6 @@ Each study changes one thing of the paper's settings; the k-shot test is the sam
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ablation.protocol import METRICS, ResultFile, Split, load, measure, preset_of
+from ablation.protocol import METRICS, ResultFile, Split, load, measure, preset_of, run_command_line
 from headstart.adapters.chn import CHNConfig
 from headstart.backbones.base import backbone_config
 from headstart.table import Table
@@ -160,15 +159,7 @@ def run(dataset: str, seed: int, folder: Path) -> None:
 
 def main() -> None:
     """Run the ablations of the data sets and splits on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("datasets", nargs="+", choices=sorted(METRICS))
-    parser.add_argument("--splits", default="0", help="the seeds of the splits, such as 0,1,2")
-    parser.add_argument("--work", type=Path, default=Path("ablations-work"), help="folder for checkpoints")
-    arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    for seed in map(int, arguments.splits.split(",")):
-        for dataset in arguments.datasets:
-            run(dataset, seed, arguments.work)
+    run_command_line(__doc__, run)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ out from it.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import re
 import sys
@@ -25,7 +24,7 @@ from sklearn.datasets import load_digits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ablation.protocol import STOPPED_EARLY, ResultFile, Split, load, measure, preset_of
+from ablation.protocol import STOPPED_EARLY, ResultFile, Split, load, measure, preset_of, run_command_line
 from headstart.datasets import data_folder, movielens_small
 from headstart.experiments.presets import TUNED, Preset
 from headstart.table import MetadataSchema, Table, text_encoders
@@ -136,15 +135,7 @@ def small_preset() -> Preset:
 
 def main() -> None:
     """Compare the cases and splits on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="+", choices=["digits", "questions", "titles"])
-    parser.add_argument("--splits", default="0", help="the seeds of the splits, such as 0,1,2")
-    parser.add_argument("--work", type=Path, default=Path("ablations-work"), help="folder for checkpoints")
-    arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    for seed in map(int, arguments.splits.split(",")):
-        for case in arguments.cases:
-            run(case, seed, arguments.work)
+    run_command_line(__doc__, run, ["digits", "questions", "titles"])
 
 
 if __name__ == "__main__":

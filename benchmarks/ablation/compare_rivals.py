@@ -8,14 +8,22 @@ method is trained as long as it improves.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ablation.protocol import METRICS, STOPPED_EARLY, ResultFile, Split, load, measure, preset_of
+from ablation.protocol import (
+    METRICS,
+    STOPPED_EARLY,
+    ResultFile,
+    Split,
+    load,
+    measure,
+    preset_of,
+    run_command_line,
+)
 from ablation.rivals import register_rivals
 from headstart.adapters.base import AdapterConfig, adapter_config
 
@@ -49,16 +57,8 @@ def run(dataset: str, seed: int, folder: Path) -> None:
 
 def main() -> None:
     """Compare on the data sets and splits on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("datasets", nargs="+", choices=sorted(METRICS))
-    parser.add_argument("--splits", default="0", help="the seeds of the splits, such as 0,1,2")
-    parser.add_argument("--work", type=Path, default=Path("ablations-work"), help="folder for checkpoints")
-    arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
     register_rivals()
-    for seed in map(int, arguments.splits.split(",")):
-        for dataset in arguments.datasets:
-            run(dataset, seed, arguments.work)
+    run_command_line(__doc__, run)
 
 
 if __name__ == "__main__":

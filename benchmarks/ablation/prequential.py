@@ -9,7 +9,6 @@ so that every number of observations so far has the same features. The states of
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,7 +21,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ablation.protocol import METRICS, ResultFile, Split, load, preset_of
+from ablation.protocol import METRICS, ResultFile, Split, load, preset_of, run_command_line
 from headstart.adapters.base import Adapter
 from headstart.core import FeatureBatch, Knowledge, predict_cells
 from headstart.evaluate.metrics import auroc
@@ -130,15 +129,7 @@ def run(dataset: str, seed: int, folder: Path) -> None:
 
 def main() -> None:
     """Stream the data sets and splits on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("datasets", nargs="+", choices=sorted(METRICS))
-    parser.add_argument("--splits", default="0", help="the seeds of the splits, such as 0,1,2")
-    parser.add_argument("--work", type=Path, default=Path("ablations-work"), help="folder for checkpoints")
-    arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    for seed in map(int, arguments.splits.split(",")):
-        for dataset in arguments.datasets:
-            run(dataset, seed, arguments.work)
+    run_command_line(__doc__, run)
 
 
 if __name__ == "__main__":

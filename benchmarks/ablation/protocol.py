@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -161,3 +162,18 @@ def preset_of(dataset: str) -> Preset:
 def needs_cross_fitting(config: AdapterConfig) -> bool:
     """Return whether an adapter learns from cross-fitted heads of the backbone's features."""
     return ADAPTERS.part_of(config).gives_uncertainty
+
+
+def run_command_line(
+    description: str | None, run: Callable[[str, int, Path], None], choices: Sequence[str] = tuple(METRICS)
+) -> None:
+    """Call ``run`` with each case, one of ``choices``, and each split that the command line names."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("cases", nargs="+", choices=sorted(choices))
+    parser.add_argument("--splits", default="0", help="the seeds of the splits, such as 0,1,2")
+    parser.add_argument("--work", type=Path, default=Path("ablations-work"), help="folder for checkpoints")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    for seed in map(int, arguments.splits.split(",")):
+        for case in arguments.cases:
+            run(case, seed, arguments.work)

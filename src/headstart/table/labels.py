@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -399,8 +399,7 @@ def _replace(
         if feature is None:
             names.append(name)
             continue
-        margin = feature.margin
-        assert margin is not None
+        margin = cast(Margin, feature.margin)
         known = margin.names if isinstance(margin, (Category, Ordinal)) else margin.labels
         cells = feature.cells
         unknown = [label for label in feature.own if label not in known]
