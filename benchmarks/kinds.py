@@ -103,7 +103,7 @@ def _score_numbers(
         test = np.flatnonzero(held[:, j] & observed[:, j])
         truth = values[test, j]
         covered += ((truth >= low[test, j]) & (truth <= high[test, j])).tolist()
-        center, spread = prediction.center[test, j], prediction.spread[test, j]
+        center, spread = prediction.center[test, j], prediction.scale[test, j]
         if kind.name == "ordinal":
             levels = np.array(kind.margin.levels)
             at = np.searchsorted(levels, truth)

@@ -78,7 +78,7 @@ def frame(table: Table, cells: NDArray[np.int64]) -> pa.Table:
 
 def errors(model: Headstart, table: Table, cells: NDArray[np.int64]) -> dict[str, float]:
     """Return the RMSE at these cells, for features of the model."""
-    known = np.array([name in model.fitted_.catalogue for name in table.features])
+    known = np.array([name in model.fitted_.feature_store for name in table.features])
     cells = cells[known[table.feature_index[cells]]]
     names = [name for name, is_known in zip(table.features, known, strict=True) if is_known]
     column = np.cumsum(known) - 1

@@ -86,15 +86,15 @@ def random_model(rows: int, features: int, width: int) -> Headstart:
     )
     model.fitted_ = replace(
         fitted,
-        roster=RowStore(Names([f"u{i}" for i in range(rows)], "row"), states),
-        catalogue=FeatureStore(heads).put(known, heads),
+        row_store=RowStore(Names([f"u{i}" for i in range(rows)], "row"), states),
+        feature_store=FeatureStore(heads).put(known, heads),
     )
     return model
 
 
 def over_features(model: Headstart) -> dict[str, tuple[Call, Call]]:
     """Return calls for one row and all features, each with its bare product."""
-    heads = model.fitted_.catalogue.stored(slice(0, len(model.features)))
+    heads = model.fitted_.feature_store.stored(slice(0, len(model.features)))
     row = model.fitted_.states.activation[7]
     square = squares(torch.cat([row, torch.ones(1)])[None])[0]
 
@@ -113,7 +113,7 @@ def over_features(model: Headstart) -> dict[str, tuple[Call, Call]]:
 
 def over_rows(model: Headstart) -> dict[str, tuple[Call, Call]]:
     """Return calls for one feature and all rows, each with its bare product."""
-    _, heads = model.fitted_.catalogue.take(["f7"])
+    _, heads = model.fitted_.feature_store.take(["f7"])
     rows, weight = model.fitted_.states.activation, heads.weight[0]
     matrix = unpack(heads.packed_covariance, rows.shape[1] + 1)[0, :-1, :-1].contiguous()
 
@@ -131,9 +131,9 @@ def over_rows(model: Headstart) -> dict[str, tuple[Call, Call]]:
 
     def after_a_change() -> object:
         """Change the state of one row before the call, which must not copy the states of all others."""
-        roster, row = model.fitted_.roster, np.array([int(changed.integers(len(rows)))])
+        row_store, row = model.fitted_.row_store, np.array([int(changed.integers(len(rows)))])
         nothing = ObservationList.none()
-        model.fitted_ = replace(model.fitted_, roster=roster.put(row, roster.take(row), [nothing]))
+        model.fitted_ = replace(model.fitted_, row_store=row_store.put(row, row_store.take(row), [nothing]))
         return model.audience("f7", 10)
 
     return {

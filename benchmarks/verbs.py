@@ -77,9 +77,9 @@ class Calls:
         self.rows, self.features = list(model.rows), model.features
         shots = np.array([model.feature(name).shots for name in self.features])
         self.popularity = shots / shots.sum()
-        states, heads = model.fitted_.states, model.fitted_.catalogue.listing()
+        states, heads = model.fitted_.states, model.fitted_.feature_store.listing()
         self.activation = states.activation.double().numpy()
-        self.heads = model.fitted_.catalogue.heads_at(heads.slots)
+        self.heads = model.fitted_.feature_store.heads_at(heads.slots)
 
     def by_verb(self) -> dict[str, Iterator[Pair]]:
         """Return the calls of every verb, with their yardsticks."""
@@ -137,7 +137,7 @@ class Calls:
         while True:
             triples, bare = self.triples(count), []
             for row, feature, _ in triples:
-                context = self.model.fitted_.catalogue[feature]
+                context = self.model.fitted_.feature_store[feature]
                 bare.append(self.fold_in(context.rows, context.values))
                 count_of_row = len(self.model.row(row).observations)
                 inputs = self.heads.weight.numpy()[:count_of_row].astype(float)

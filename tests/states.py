@@ -34,7 +34,7 @@ def state_of(model: Headstart) -> ModelState:
 
 def is_lazy(model: Headstart) -> bool:
     """Return whether a loaded model reads its features from the file on disk when they are needed."""
-    return isinstance(model.fitted_.catalogue._base, SavedEntries)
+    return isinstance(model.fitted_.feature_store._base, SavedEntries)
 
 
 def with_state(model: Headstart, **changes: Any) -> Headstart:

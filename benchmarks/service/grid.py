@@ -20,8 +20,8 @@ _ARROW = "application/vnd.apache.arrow.stream"
 def grid(model: Headstart, port: int, repeats: int = 5) -> dict[str, Any]:
     """Return the least times of one call for all cells, and of the products and the encoding it needs."""
     rows, features = list(model.rows)[:1000], model.features[:1000]
-    states = model.fitted_.roster.take(np.arange(len(rows)))
-    _, heads = model.fitted_.catalogue.take(features)
+    states = model.fitted_.row_store.take(np.arange(len(rows)))
+    _, heads = model.fitted_.feature_store.take(features)
     body = to_json({"rows": rows, "features": features, "form": "arrays"})
     mean, _ = products(states, heads)
     lists = {name: mean.tolist() for name in ("mean", "std", "low", "high")}

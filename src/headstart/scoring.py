@@ -216,7 +216,7 @@ def score(
     identity = model_digest(path)
     fitted = Headstart.load(path)._fitted  # verified once, here; workers only map it into memory
     question.check(fitted, pairs=pairs is not None)
-    features_per_row = len(question.features or fitted.catalogue)
+    features_per_row = len(question.features or fitted.feature_store)
     size = _partition_size(partition_size, question, features_per_row, pairs is not None)
     folder = ScoringFolder(Path(out).resolve())
     folder.require_no_other_files()
@@ -444,7 +444,7 @@ class Scorer:
     def _open(self, model: Path, question: Question, device: str | None) -> None:
         self.question, self._device = question, device_of(device)
         self.fitted: ModelState = Headstart.load(model, verify=False)._fitted
-        self._features = list(self.fitted.catalogue if question.features is None else question.features)
+        self._features = list(self.fitted.feature_store if question.features is None else question.features)
 
     def __call__(self, records: pa.Table) -> pa.Table:
         """Predict each record of a table with the columns row and feature, or row alone.
@@ -507,7 +507,7 @@ class Scorer:
     def _predict_rows(self, names: list[str], positions: NDArray[np.int64]) -> pa.Table:
         if self.question.top is not None:
             return self._rank_features(names, positions, self.question.top)
-        rows, states = Names(names, "row"), self.fitted.roster.take(positions)
+        rows, states = Names(names, "row"), self.fitted.row_store.take(positions)
         blocks = [
             self._features[start : start + _FEATURES_AT_ONCE]
             for start in range(0, len(self._features), _FEATURES_AT_ONCE)
@@ -520,7 +520,7 @@ class Scorer:
         best = best_features(
             fitted,
             [TargetRow(name, int(position)) for name, position in zip(names, positions, strict=True)],
-            fitted.roster.take(positions),
+            fitted.row_store.take(positions),
             top,
             question.features,
             question.criterion,
@@ -533,7 +533,7 @@ class Scorer:
         slots = np.concatenate([*(slots for slots, _ in best), np.zeros(0, np.int64)])
         score = np.concatenate([*(score for _, score in best), np.zeros(0)])
         distinct_slots, feature_numbers = np.unique(slots, return_inverse=True)
-        features = [fitted.catalogue.columns.features[slot].name for slot in distinct_slots]
+        features = [fitted.feature_store.columns.features[slot].name for slot in distinct_slots]
         predictions = self._predict_cells(positions[rows], features, feature_numbers)
         table = _prediction_table(
             dictionary_column(names, rows), dictionary_column(features, feature_numbers), predictions
@@ -557,8 +557,8 @@ def _concatenate(rows: Names, parts: list[Prediction]) -> Prediction:
         Names([name for part in parts for name in part.features], "feature"),
         Kinds([kind for part in parts for kind in part.kinds]),
         np.hstack([part.center for part in parts]),
-        np.hstack([part.spread for part in parts]),
-        np.vstack([part.reach for part in parts if part.reach is not None]),
+        np.hstack([part.scale for part in parts]),
+        np.vstack([part.interval_factors for part in parts if part.interval_factors is not None]),
         [numbers for part in parts for numbers in part.observed],
     )
 
@@ -604,11 +604,11 @@ class Question(Config):
                 f"give {option_name('rows')} instead, or leave out {option_name(name)}"
             )
         slots = np.array(
-            fitted.catalogue.slots(self.features or ()), dtype=np.int64
+            fitted.feature_store.slots(self.features or ()), dtype=np.int64
         )  # raises for unknown names
         if self.top is None:
             return
-        columns = fitted.catalogue.columns
+        columns = fitted.feature_store.columns
         slots = columns.used_slots if self.features is None else slots
         if self.by != "information" and not self.mixed_kinds and len(slots):
             require_same_units(columns, slots, option_name("top"))

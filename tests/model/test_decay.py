@@ -124,9 +124,9 @@ def test_weights_are_those_of_a_weighted_regression(kind: str) -> None:
     """The head of a feature, by its definition, one observation after the other."""
     model = fresh(kind)
     model.observe([("u1", "f1", 4, 1500)])
-    feature, held = state_of(model).catalogue["f1"], state_of(model)
+    feature, held = state_of(model).feature_store["f1"], state_of(model)
     prior = held.adapter.prior
-    states = held.roster.take_references(feature.rows)
+    states = held.row_store.take_references(feature.rows)
     scaled = (feature.values - feature.kind.offset) / feature.kind.span
     batch, _ = held._adapter_inputs([feature], "references")
     noise = held.adapter._noise(states, batch).double().numpy()
@@ -134,13 +134,13 @@ def test_weights_are_those_of_a_weighted_regression(kind: str) -> None:
     rows = np.concatenate([states.activation.numpy(), np.ones((len(scaled), 1))], axis=1).astype(np.float64)
     root = prior.root(torch.float64).detach().numpy()
     assert not held.adapter.mixes_priors  # the prior has one part
-    mean = prior.known_means[held.catalogue.number("f1"), 0].double().numpy()
+    mean = prior.known_means[held.feature_store.number("f1"), 0].double().numpy()
     precision = np.linalg.inv(root @ root.T)
     linear = precision @ mean
     for row, value, weight, variance in zip(rows, scaled, weights, noise, strict=True):
         precision = precision + weight / variance * np.outer(row, row)
         linear = linear + weight / variance * value * row
-    head = held.catalogue.take(["f1"])[1]
+    head = held.feature_store.take(["f1"])[1]
     np.testing.assert_allclose(
         head.weight[0].numpy(), np.linalg.solve(precision, linear)[:-1], rtol=1e-3, atol=1e-4
     )

@@ -33,7 +33,7 @@ def added_up(model: Headstart, row: object, feature: str) -> None:
         assert told.output == pytest.approx(told.mean, abs=2e-5 * span)
         return
     state = state_of(model).states.take(torch.tensor([model.rows.position(row)]))
-    _, heads = state_of(model).catalogue.take([feature])
+    _, heads = state_of(model).feature_store.take([feature])
     link = sum(part.value for part in told.of("link"))
     assert told.output - link == pytest.approx(float(heads.logits(state.activation)), abs=1e-4)
     assert 1 / (1 + np.exp(-told.output)) == pytest.approx(told.mean, abs=2e-5)

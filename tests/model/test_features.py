@@ -27,30 +27,30 @@ def head(*numbers: float) -> Heads:
 
 
 def test_heads_are_found_by_name_however_many_come_and_go() -> None:
-    catalogue = FeatureStore(head(0.0))
+    feature_store = FeatureStore(head(0.0))
     expected: dict[str, float] = {}
     random = np.random.default_rng(0)
     for number in range(400):
         name = f"f{int(random.integers(150))}"
         if name in expected and random.random() < 0.4:
-            catalogue = catalogue.remove(name)
+            feature_store = feature_store.remove(name)
             del expected[name]
         else:
-            catalogue = catalogue.put([feature(name)], head(float(number)))
+            feature_store = feature_store.put([feature(name)], head(float(number)))
             expected[name] = float(number)
-        assert set(catalogue) == set(expected)
+        assert set(feature_store) == set(expected)
     names = list(expected)
-    features, heads = catalogue.take(reversed(names))
+    features, heads = feature_store.take(reversed(names))
     assert [each.name for each in features] == names[::-1]
     assert heads.weight[:, 0].tolist() == (-heads.bias).tolist() == list(expected.values())[::-1]
     with pytest.raises(UnknownNameError, match="unknown feature 'g1'"):
-        catalogue["g1"]
+        feature_store["g1"]
 
 
 def test_names_of_older_models_are_found_as_they_are() -> None:
     """Models saved before names were tidied may hold names with spaces around them."""
-    catalogue = FeatureStore(head(0.0)).put([feature(" a "), feature("b")], head(1.0, 2.0))
-    assert catalogue[" a "].name == " a "
-    assert catalogue[" b "].name == "b"
+    feature_store = FeatureStore(head(0.0)).put([feature(" a "), feature("b")], head(1.0, 2.0))
+    assert feature_store[" a "].name == " a "
+    assert feature_store[" b "].name == "b"
     with pytest.raises(UnknownNameError, match="unknown feature 'a'"):
-        catalogue["a"]
+        feature_store["a"]

@@ -119,7 +119,7 @@ def test_a_predictions_spread_is_the_heads_and_the_rows_together(fresh: Fresh) -
     fitted = state_of(model)
     states, calibration = fitted.states, fitted.calibration
     for name in ("new", "f3"):
-        features, heads = fitted.catalogue.take([name])
+        features, heads = fitted.feature_store.take([name])
         theta = torch.cat([heads.weight[0], heads.bias]).double()
         spread = unpack(heads.covariance[0].double(), len(theta))
         shots, kind = torch.tensor([features[0].shots]), torch.tensor([features[0].kind.type])
@@ -149,7 +149,7 @@ def test_a_spread_where_heads_claim_none_is_the_likelihoods_times_the_calibratio
         feature = model.feature(name)
         kind = torch.tensor([feature.kind.type])
         factor = float(fitted.calibration.factor(torch.tensor([feature.shots]), kind)[0, USUAL_LEVEL])
-        weight = fitted.catalogue.take([name])[1].weight[0]
+        weight = fitted.feature_store.take([name])[1].weight[0]
         for row in (0, 7, 30):
             variance = likely**2
             if backbone == "factorisation":  # the only one that says how noisy and uncertain its rows are

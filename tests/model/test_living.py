@@ -85,7 +85,7 @@ def test_a_state_is_the_posterior_given_all_that_was_observed(fresh: Fresh) -> N
     model.add_rows({"x": {"f1": 5}})
     model.observe([("x", "f2", 5), ("x", "new", 4)], update="rows")
     model.observe([("x", "f2", 2), ("x", "f7", 1)], update="rows")  # a value is corrected
-    state = state_of(model).roster.take(model.rows.positions(["x"]))
+    state = state_of(model).row_store.take(model.rows.positions(["x"]))
     factors = row_state(state_of(model), told)
     np.testing.assert_allclose(state.activation[0].numpy(), factors, rtol=2e-4, atol=2e-5)
     guest = model.predict({"x": told}, ["f5", "new"])
@@ -158,8 +158,8 @@ def test_a_row_of_the_table_can_be_removed(fresh: Fresh, tmp_path: Path) -> None
     rows = list(model.rows)
     if others:
         assert same(before, model.predict(), rows, others)
-    again = state_of(model).adapt([state_of(model).catalogue[name] for name in held])
-    fresh_heads, heads = again.catalogue.take(held)[1], state_of(model).catalogue.take(held)[1]
+    again = state_of(model).adapt([state_of(model).feature_store[name] for name in held])
+    fresh_heads, heads = again.feature_store.take(held)[1], state_of(model).feature_store.take(held)[1]
     torch.testing.assert_close(fresh_heads.weight, heads.weight)
     assert all("u7" not in model_rows(model, name) for name in model.features)
     model.save(tmp_path / "m")

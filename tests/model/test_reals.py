@@ -64,7 +64,7 @@ def test_a_new_one_needs_no_scale_and_hardly_any_observations(shots: int) -> Non
         assert (low < high).all()
         if shots:  # of one value it is known at least about where it lies
             assert abs(found.mean.mean() - own[:shots].mean()) < 5 * found.std.mean()
-    assert state_of(model).catalogue["lab03"].finds_scale is False
+    assert state_of(model).feature_store["lab03"].finds_scale is False
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
@@ -144,7 +144,7 @@ def test_reals_that_share_a_scale_are_not_searched_for_one() -> None:
     model = Headstart(**CLOSED).fit(table_of(50 + 5 * numbers()[:, :8]))
     model.add_feature("new", observations={"u01": 47.0})
     assert model.feature("new").kind == model.feature("lab00").kind
-    assert not state_of(model).catalogue["new"].finds_scale
+    assert not state_of(model).feature_store["new"].finds_scale
 
 
 def spoilt() -> tuple[Headstart, Headstart]:

@@ -129,7 +129,7 @@ def test_a_believed_row_is_the_posterior_from_that_prior() -> None:
     """With nothing observed the activation is what the regression says, and its variance what it leaves."""
     model = copy(fitted("telling"))
     model.add_rows({"x": {}}, {"x": {"plan": "plus", "age": 33}})
-    state = state_of(model).roster.take(model.rows.positions(["x"]))
+    state = state_of(model).row_store.take(model.rows.positions(["x"]))
     held = state_of(model).row_metadata
     encoded = held.schema.encode([{"plan": "plus", "age": 33}])[0]
     bend = np.where(held.prior.bends.numpy(), encoded * (1 - encoded), 0)

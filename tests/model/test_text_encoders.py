@@ -56,7 +56,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_loaded_model_encodes_as_before(saved: Path) -> None:
     model = Headstart.load(saved, encoders={"poster": lengths})
     model.add_features({"after": {"metadata": NEW}, "other": {"metadata": {"title": "x"}}})
-    before, after = (state_of(model).catalogue[name].metadata for name in ("before", "after"))
+    before, after = (state_of(model).feature_store[name].metadata for name in ("before", "after"))
     np.testing.assert_array_equal(before, after)
     with Headstart.updating(saved, encoders={"poster": lengths}) as changed:
         changed.add_feature("again", metadata=NEW)

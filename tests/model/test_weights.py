@@ -228,9 +228,9 @@ def test_heads_are_those_of_a_weighted_regression() -> None:
     """Compute the head of a feature by its definition, one observation after the other."""
     model = fresh()
     model.observe([("u1", "f1", 4)], weight=3)
-    feature, held = model.fitted_.catalogue["f1"], model.fitted_
+    feature, held = model.fitted_.feature_store["f1"], model.fitted_
     assert feature.weights[feature.rows.searchsorted(held.rows.position("u1"))] == 3
-    states = held.roster.take_references(feature.rows)
+    states = held.row_store.take_references(feature.rows)
     scaled = (feature.values - feature.kind.offset) / feature.kind.span
     batch, _ = held._adapter_inputs([feature], "references")
     noise = held.adapter._noise(states, batch).double().numpy()
@@ -239,11 +239,11 @@ def test_heads_are_those_of_a_weighted_regression() -> None:
     root = prior.root(torch.float64).detach().numpy()
     assert not held.adapter.mixes_priors
     precision = np.linalg.inv(root @ root.T)
-    linear = precision @ prior.known_means[held.catalogue.number("f1"), 0].double().numpy()
+    linear = precision @ prior.known_means[held.feature_store.number("f1"), 0].double().numpy()
     for row, value, weight, variance in zip(rows, scaled, feature.weights, noise, strict=True):
         precision = precision + weight / variance * np.outer(row, row)
         linear = linear + weight / variance * value * row
-    head = held.catalogue.take(["f1"])[1]
+    head = held.feature_store.take(["f1"])[1]
     np.testing.assert_allclose(
         head.weight[0].numpy(), np.linalg.solve(precision, linear)[:-1], rtol=1e-3, atol=1e-4
     )
@@ -324,7 +324,7 @@ def test_saved_folder_journal_and_refit_keep_weights(tmp_path: Path) -> None:
 def test_weights_and_a_half_life_multiply(tmp_path: Path) -> None:
     frame = weighted_frame().append_column("t", pa.array(np.arange(len(weighted_frame())) % 90))
     model = Headstart(**CLOSED, half_life=30).fit(frame, weight="w", time="t", kinds="rating:1:5")
-    feature = model.fitted_.catalogue["f1"]
+    feature = model.fitted_.feature_store["f1"]
     aged = 2.0 ** ((feature.times - 89) / 30)
     weights = model.fitted_.batch_of([feature]).cells.weights
     np.testing.assert_allclose(weights.numpy(), feature.weights * aged, rtol=1e-6)

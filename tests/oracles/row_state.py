@@ -11,7 +11,7 @@ def row_state(fitted: ModelState, told: dict[str, float]) -> np.ndarray:
     """Return the factors of a row that observed ``told``: (latent,)."""
     backbone = fitted.backbone
     latent = backbone.latent
-    features, _ = fitted.catalogue.take(list(told))
+    features, _ = fitted.feature_store.take(list(told))
     own = {name: place for place, name in enumerate(fitted.backbone_features)}
     inside = [own[feature.name] for feature in features if feature.name in own]
     counts = np.array([len(inside)], dtype=np.float32)
@@ -28,11 +28,11 @@ def row_state(fitted: ModelState, told: dict[str, float]) -> np.ndarray:
     prior = np.linalg.inv(backbone.row_covariance.numpy().astype(np.float64))
     seen = []
     for feature, value in zip(features, told.values(), strict=True):
-        reference = fitted.catalogue.reference(feature.name)
+        reference = fitted.feature_store.reference(feature.name)
         if reference is None:
             head, at = fitted.knowledge.heads, own[feature.name]
         else:
-            head, at = fitted.catalogue.stored(slice(None)), reference[0]
+            head, at = fitted.feature_store.stored(slice(None)), reference[0]
         stacked = np.append(head.weight[at].numpy(), head.bias[at].item()).astype(np.float64)
         second = np.outer(stacked, stacked) + head.covariances(latent + 1)[at].numpy()
         seen.append(

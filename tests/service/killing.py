@@ -142,7 +142,7 @@ def _check(server: Server, model: Path, url: str, writers: list[Writing]) -> Non
                 assert held.get(cell) in possible, f"lost: {cell} = {value}; held {held.get(cell)}"
         uninterrupted = one_by_one(store, model)
         rebuilt = LiveModel(store, model).snapshot
-    names, features = list(uninterrupted.model.rows), list(uninterrupted.model.catalogue)
+    names, features = list(uninterrupted.model.rows), list(uninterrupted.model.feature_store)
     expected = Headstart._from_state(uninterrupted.model).predict(names, features)
     for found in (rebuilt.model.predict(names, features), _served(server, names, features)):
         mean, std = (found.mean, found.std) if hasattr(found, "mean") else found

@@ -131,7 +131,7 @@ def test_lists_are_paged_searched_and_sorted(client: TestClient) -> None:
 def test_uncertainty_is_the_mean_variance_of_outputs_over_rows(client: TestClient) -> None:
     fitted = client.service.snapshot.fitted  # type: ignore[attr-defined]
     shown = client.get("/v1/features/f3").json()["uncertainty"]
-    _, heads = fitted.catalogue.take(["f3"])
+    _, heads = fitted.feature_store.take(["f3"])
     size = heads.weight.shape[1] + 1
     covariance = heads.covariances(size)[0].double().numpy()
     rows = np.column_stack([fitted.states.activation.double().numpy(), np.ones(len(fitted.rows))])

@@ -36,7 +36,11 @@ class Log:
         return float(whole.get(self.kind, self.chance.gauss(0, 2)))
 
     def step(self, place: int) -> None:
-        chance, features, rows = self.chance, list(self.state.model.catalogue), list(self.state.model.rows)
+        chance, features, rows = (
+            self.chance,
+            list(self.state.model.feature_store),
+            list(self.state.model.rows),
+        )
         what = chance.random()
         if what < 0.12 or not place:
             name, self.features[f"new {place}"] = f"new {place}", {}
@@ -87,9 +91,9 @@ def test_step_by_step_equals_all_at_once(kind: str, seed: int) -> None:
     for place in range(40):
         log.step(place)
     again = log.at_once()
-    names, features = list(log.state.model.rows), list(log.state.model.catalogue)
+    names, features = list(log.state.model.rows), list(log.state.model.feature_store)
     assert {*names} == {*again.model.rows}
-    assert {*features} == {*again.model.catalogue}
+    assert {*features} == {*again.model.feature_store}
     one, other = (Headstart._from_state(each.model).predict(names, features) for each in (log.state, again))
     np.testing.assert_allclose(one.mean, other.mean, atol=1e-5 * other.std.max())
     np.testing.assert_allclose(one.std, other.std, rtol=1e-5)
@@ -100,8 +104,8 @@ def test_features_that_come_together_are_not_mixed_up() -> None:
     cells = [Cell("u1", "b", 5.0), Cell("u2", "b", 5.0), Cell("u1", "a", 1.0), Cell("u2", "a", 1.0)]
     new = {"a": {}, "b": {}}
     state = apply(LiveState.of(state_of(trained("rating"))), Delta(features=new, cells=cells))
-    number = state.model.catalogue.number
-    held = state.model.roster.observations(state.model.rows.position("u1"))
+    number = state.model.feature_store.number
+    held = state.model.row_store.observations(state.model.rows.position("u1"))
     assert held is not None
     assert dict(zip(held.keys.tolist(), held.values.tolist(), strict=True))[number("b")] == 5.0
     assert dict(zip(held.keys.tolist(), held.values.tolist(), strict=True))[number("a")] == 1.0

@@ -411,7 +411,7 @@ def check(model: Model) -> None:
 
     checked = check_model(model)
     changes = 0 if checked.journal is None else len(checked.journal.changes)
-    rows, features = len(checked.fitted.rows), len(checked.fitted.catalogue)
+    rows, features = len(checked.fitted.rows), len(checked.fitted.feature_store)
     say(f"{model} is whole: {features} features, {rows} rows, {changes} changes in its journal")
 
 
@@ -454,7 +454,7 @@ def rows(model: Model, *, search: Search = None, output: OutputOptions) -> None:
 
     destination = output.destination()
     loaded = Headstart.load(model)
-    contexts = [feature.rows for feature in loaded.fitted_.catalogue.values()]
+    contexts = [feature.rows for feature in loaded.fitted_.feature_store.values()]
     positions = np.concatenate([*contexts, np.zeros(0, np.int64)])
     counts = np.bincount(positions, minlength=len(loaded.rows))
     names = _find(loaded.rows, search)

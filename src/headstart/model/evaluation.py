@@ -66,7 +66,7 @@ def evaluate(
     criterion = None if by is None else Criterion(by)
     if on not in (None, "features", "cells"):
         raise InputError(f"{option_name('on')} must be 'features' or 'cells'; got {on!r}")
-    is_known = np.array([name in fitted.catalogue for name in table.features], dtype=bool)
+    is_known = np.array([name in fitted.feature_store for name in table.features], dtype=bool)
     on = on or ("cells" if is_known.all() else "features")
     tested = np.flatnonzero(is_known if on == "cells" else ~is_known)
     if len(tested) == 0:
@@ -226,7 +226,7 @@ def _evaluate_cells(
 
     The parameters are those of ``_evaluate_new_features``.
     """
-    features = [fitted.catalogue[name] for name in table.features]
+    features = [fitted.feature_store[name] for name in table.features]
     order = np.argsort(columns, kind="stable")
     starts = np.searchsorted(columns[order], np.arange(len(features) + 1))
     means, distances, tested = [], [], []
@@ -239,7 +239,7 @@ def _evaluate_cells(
         means.append(prediction.mean[:, 0])
         truth = feature.kind.margin.to_number(values[cells])
         tiny = np.finfo(float).tiny
-        distances.append(np.abs(truth - prediction.center[:, 0]) / np.maximum(prediction.spread[:, 0], tiny))
+        distances.append(np.abs(truth - prediction.center[:, 0]) / np.maximum(prediction.scale[:, 0], tiny))
         tested.append(cells)
     cells = np.concatenate(tested)
     if len(cells) == 0:
@@ -256,7 +256,7 @@ def _evaluate_cells(
         weights=None if weights is None else weights[cells],
     )
     if criterion is not None:
-        slots = np.array(fitted.catalogue.slots(table.features), dtype=np.int64)
+        slots = np.array(fitted.feature_store.slots(table.features), dtype=np.int64)
         scaled = torch.from_numpy(table.kinds.scale(values[cells], columns[cells]))
         relevant = is_relevant(scaled, torch.from_numpy(kinds)).numpy()
         metrics |= _score_features_for_rows(
@@ -278,7 +278,7 @@ def _score_features_for_rows(
 
     Relevant cell i is that of the model's row ``rows[i]`` and of the feature stored in ``slots[i]``.
     """
-    columns = fitted.catalogue.columns
+    columns = fitted.feature_store.columns
     used = columns.used_slots
     positions = np.full(len(columns.positions), -1)
     positions[used] = np.arange(len(used))
@@ -294,6 +294,6 @@ def _score_features_for_rows(
     candidates = Candidates.at(fitted, columns, torch.from_numpy(used))
 
     def features_of(part: slice) -> torch.Tensor:
-        return scores(fitted, criterion, candidates, fitted.roster.take(listed[part]))
+        return scores(fitted, criterion, candidates, fitted.row_store.take(listed[part]))
 
     return score_lists(features_of, Lists(relevant, excluded))

@@ -233,7 +233,7 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     """
     backbone, adapter = fitted.backbone, fitted.adapter
     _require_explainable(fitted)
-    (known,), heads = fitted.catalogue.take([feature])
+    (known,), heads = fitted.feature_store.take([feature])
     explained = _explained_row(fitted, row)
     inputs = explained.inputs
     numbers = torch.from_numpy(inputs.numbers)
@@ -291,13 +291,13 @@ def _explained_row(fitted: ModelState, row: Any) -> _Row:
         return _Row(NEW_ROW, state, row_inputs(fitted, ObservationList(lists.keys, lists.values)))
     name = as_name(row, "row")
     position = fitted.rows.position(name)
-    observations = fitted.roster.observations(position)
+    observations = fitted.row_store.observations(position)
     metadata = None if fitted.row_metadata is None else fitted.row_metadata.encoded[[position]]
     if observations is None:
         inputs = row_inputs(fitted, fitted_observations(fitted, position), metadata, as_fitted=True)
     else:
         inputs = row_inputs(fitted, observations, metadata)
-    return _Row(name, fitted.roster.take(np.array([position])), inputs)
+    return _Row(name, fitted.row_store.take(np.array([position])), inputs)
 
 
 def _observation_contributions(fitted: ModelState, inputs: RowInputs, effects: Tensor) -> list[Contribution]:
@@ -306,14 +306,14 @@ def _observation_contributions(fitted: ModelState, inputs: RowInputs, effects: T
     ``effects`` (observations,) are the amounts that they add to the output.
     """
     contributions = []
-    names = fitted.catalogue.names_by_number(inputs.numbers)
+    names = fitted.feature_store.names_by_number(inputs.numbers)
     for name, number, value, effect in zip(
         names, inputs.numbers.tolist(), inputs.values.tolist(), effects.tolist(), strict=True
     ):
         if name is None:  # the feature has been removed from the model, but the backbone still reads it
             contribution = Contribution("observation", fitted.backbone_features[number], None, effect)
         else:
-            value = fitted.catalogue[name].kind.margin.to_value(value)
+            value = fitted.feature_store[name].kind.margin.to_value(value)
             contribution = Contribution("observation", name, float(np.round(value, 6)), effect)
         contributions.append(contribution)
     return sorted(contributions, key=lambda part: -abs(part.value))

@@ -268,14 +268,14 @@ def build_state(
             adapter=adapter.config,
             metatraining=trained_adapter.metatraining or settings.metatraining,
         ),
-        roster=RowStore(table.rows, states),
+        row_store=RowStore(table.rows, states),
         schema=table.schema,
         kinds=tuple(kind for kind, _ in Counter(table.kinds).most_common()),
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter,
         calibration=trained_adapter.calibration,
-        catalogue=FeatureStore(example_heads, backbone_features),
+        feature_store=FeatureStore(example_heads, backbone_features),
         backbone_features=backbone_features,
         judgement=judgement,
         middle=table.kinds.take(train_features).middle_real(),
@@ -286,8 +286,8 @@ def build_state(
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # with the shapes of the adapter's heads
-        catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
-        fitted = replace(fitted, catalogue=catalogue)
+        feature_store = fitted.feature_store.put([features[i] for i in train_features], heads)
+        fitted = replace(fitted, feature_store=feature_store)
     return _make_heads(fitted, [feature for feature in features if not feature.fixed])
 
 
@@ -501,9 +501,9 @@ def with_global_shots(fitted: ModelState) -> ModelState:
     """Return the model with the shots of each feature summed over all processes."""
     if is_single_process():
         return fitted
-    features = list(fitted.catalogue.values())
+    features = list(fitted.feature_store.values())
     shots = global_sum(torch.tensor([feature.shots for feature in features], dtype=torch.int64)).tolist()
     changed = {
         feature.name: replace(feature, shots=count) for feature, count in zip(features, shots, strict=True)
     }
-    return replace(fitted, catalogue=fitted.catalogue.with_contexts(changed))
+    return replace(fitted, feature_store=fitted.feature_store.with_contexts(changed))

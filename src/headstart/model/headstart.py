@@ -325,7 +325,7 @@ class Headstart:
         """
         model = cls._from_state(load(Path(path), verify=verify))
         model.set_encoders(encoders or {})
-        LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model._fitted.catalogue))
+        LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model._fitted.feature_store))
         return model
 
     def save(self, path: str | Path) -> None:
@@ -460,7 +460,7 @@ class Headstart:
     @property
     def features(self) -> list[str]:
         """The names of the features, in the order of ``predict``."""
-        return list(self._fitted.catalogue)
+        return list(self._fitted.feature_store)
 
     @property
     def rows(self) -> Names:
@@ -537,7 +537,7 @@ class Headstart:
         fitted = self._fitted
         names, states = rows_with_states(fitted, rows, "predict()")
         columns = None if features is None else columns_of(fitted, as_list(features))
-        _require_few_cells(len(names), len(fitted.catalogue) if columns is None else len(columns))
+        _require_few_cells(len(names), len(fitted.feature_store) if columns is None else len(columns))
         return predict_features(fitted, names, states, columns)
 
     def sample(
@@ -582,7 +582,7 @@ class Headstart:
         """
         fitted, n = self._fitted, whole_number(n, "sample()")
         names, states = rows_with_states(fitted, rows, "sample()")
-        columns = list(fitted.catalogue) if features is None else columns_of(fitted, as_list(features))
+        columns = list(fitted.feature_store) if features is None else columns_of(fitted, as_list(features))
         _require_few_cells(len(names), len(columns), n)
         return draw_cells(fitted, names, states, columns, n, random_state)
 
@@ -629,7 +629,7 @@ class Headstart:
         """
         fitted, m = self._fitted, whole_number(m, "impute()")
         names, states = rows_with_states(fitted, rows, "impute()")
-        columns = list(fitted.catalogue) if features is None else columns_of(fitted, as_list(features))
+        columns = list(fitted.feature_store) if features is None else columns_of(fitted, as_list(features))
         require_missing_cells(fitted, columns)
         _require_few_cells(len(names), len(columns), m)
         drawn = draw_cells(fitted, names, states, columns, m, random_state)
@@ -1044,7 +1044,7 @@ class Headstart:
         with self._lock:
             for column in columns_of(self._fitted, [feature]):
                 fitted = self._fitted
-                name = fitted.catalogue[column].name
+                name = fitted.feature_store[column].name
                 call = {"verb": "remove_feature", "name": name}
                 self._change(remove_feature(fitted, name), partial(dict, call))
                 LOG.info("removed feature %r", name)
@@ -1063,16 +1063,16 @@ class Headstart:
         with self._lock:
             fitted = self._fitted
             renamed = dict.fromkeys(columns_of(fitted, [feature]), name)
-            if category_columns(fitted, feature) and feature not in fitted.catalogue:
+            if category_columns(fitted, feature) and feature not in fitted.feature_store:
                 renamed = {column: column_name(name, split_column(column)[1]) for column in renamed}
             for column, new in renamed.items():
-                exists = new in fitted.catalogue or new in fitted.backbone_features
-                if exists and new != fitted.catalogue[column].name:
+                exists = new in fitted.feature_store or new in fitted.backbone_features
+                if exists and new != fitted.feature_store[column].name:
                     raise InputError(
                         f"feature {new!r} is already in the model, or was in the table of its fit"
                     )
             for column, new in renamed.items():
-                known = self._fitted.catalogue[column]
+                known = self._fitted.feature_store[column]
                 call = {"verb": "rename_feature", "name": known.name, "to": new}
                 self._change(self._fitted.rename_feature(known, new), partial(dict, call))
             LOG.info("renamed feature %r to %r", feature, name)
@@ -1187,12 +1187,12 @@ class Headstart:
         """
         with self._lock:
             fitted = self._fitted
-            if category_columns(fitted, feature) and feature not in fitted.catalogue:
+            if category_columns(fitted, feature) and feature not in fitted.feature_store:
                 answers = as_mapping(observations, f"feature {feature!r}")
                 answers = require_mapping(answers, f"feature {feature!r}: observations", "{'u17': 'B'}")
                 triples = [(row, feature, value) for row, value in answers.items()]
                 return self._observe(read_triples(fitted, triples, Columns(), time=time), update)
-            known = fitted.catalogue[feature]
+            known = fitted.feature_store[feature]
             require_supported(fitted, [known], update)
             context = check_context(known.name, observations, known.kind, fitted.rows)
             return self._observe(feature_triples(fitted, known, *context, time, weight), update)
@@ -1359,7 +1359,7 @@ class Headstart:
             if name in fitted.rows and fitted.rows.position(name) != position:
                 raise InputError(f"row {name!r} is already in the model")
             self._change(
-                fitted.with_roster(fitted.roster.rename(position, name)),
+                fitted.with_row_store(fitted.row_store.rename(position, name)),
                 lambda: {"verb": "rename_row", "name": known, "to": name},
             )
             LOG.info("renamed row %r to %r", known, name)

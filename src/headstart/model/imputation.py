@@ -34,11 +34,11 @@ def draw_cells(
     """
     from scipy.special import ndtr
 
-    features, heads = fitted.catalogue.take(names)
+    features, heads = fitted.feature_store.take(names)
     places = {feature.name: place for place, feature in enumerate(features)}
     categories = [
         [places[column] for column in columns]
-        for columns in fitted.catalogue.categories.values()
+        for columns in fitted.feature_store.categories.values()
         if all(column in places for column in columns)
     ]
     prediction = predict_features(fitted, rows, states, names)
@@ -125,7 +125,7 @@ class Imputations(Sequence[Any]):
 
 def require_missing_cells(fitted: ModelState, names: Sequence[Any]) -> None:
     """Raise an error for features of clicks, whose cells without an observation are not missing."""
-    clicks = [name for name in names if fitted.catalogue[name].kind.name == "click"]
+    clicks = [name for name in names if fitted.feature_store[name].kind.name == "click"]
     if clicks:
         raise InputError(
             f"feature {clicks[0]!r} has clicks: a cell without a click is not missing, so there is nothing "

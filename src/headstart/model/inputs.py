@@ -390,8 +390,8 @@ def _drop_missing(record: Mapping[Any, object]) -> dict[str, object]:
 def _new_feature(fitted: ModelState, key: object, parts: object) -> Feature:
     """Check a new feature; its head and its metadata follow later."""
     name = as_name(key, "feature")
-    if name in fitted.catalogue:
-        if fitted.catalogue[name].fixed:
+    if name in fitted.feature_store:
+        if fitted.feature_store[name].fixed:
             advice = for_user("fit() again to change it", "fit the model again to change it")
         else:
             observe = for_user("use observe_feature()", "use headstart observe-feature")
@@ -497,9 +497,9 @@ def check_rows(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[Observat
     for row, observations in rows.items():
         what = f"row {row!r}"
         names, values = split_observations(answers_of(fitted, row, observations), what)
-        features = [fitted.catalogue[name] for name in names]
+        features = [fitted.feature_store[name] for name in names]
         values = _check_values(values, names, Kinds([feature.kind for feature in features]), what)
-        feature_numbers = np.array([fitted.catalogue.number(name) for name in names], dtype=np.int64)
+        feature_numbers = np.array([fitted.feature_store.number(name) for name in names], dtype=np.int64)
         order = np.argsort(feature_numbers)
         checked.append(ObservationList(feature_numbers[order], values[order]))
         orders.append(first + order)
@@ -535,7 +535,7 @@ def rows_with_states(fitted: ModelState, rows: Any, what: str) -> tuple[Names, R
         return fitted.rows, fitted.states
     names = Names([as_name(row, "row") for row in as_list(rows)], "row")
     try:
-        return names, fitted.roster.take(fitted.rows.positions(names))
+        return names, fitted.row_store.take(fitted.rows.positions(names))
     except UnknownNameError as error:
         python = "a row that is not in the model is given with its observations, as {'u99': {'Alien': 5}}"
         advice = for_user(python, "--new-rows FILE predicts rows from their observations")
@@ -544,7 +544,7 @@ def rows_with_states(fitted: ModelState, rows: Any, what: str) -> tuple[Names, R
 
 def _lists_of_table(fitted: ModelState, table: Table) -> ObservationLists:
     """Check the observations of a table whose rows are not in the model; its features are."""
-    features = [fitted.catalogue[name] for name in table.features]
+    features = [fitted.feature_store[name] for name in table.features]
     kinds = Kinds([feature.kind for feature in features])
     values, index = table.values.astype(np.float64), table.feature_index
 
@@ -558,7 +558,7 @@ def _lists_of_table(fitted: ModelState, table: Table) -> ObservationLists:
         raise InputError(f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})")
     numbers: NDArray[np.float64] = kinds.numbers(values, index)
     require_representable(values, kinds.scale_numbers(numbers, index), where)
-    keys = np.array([fitted.catalogue.number(name) for name in table.features], dtype=np.int64)[index]
+    keys = np.array([fitted.feature_store.number(name) for name in table.features], dtype=np.int64)[index]
     order = np.lexsort((keys, table.row_index))
     counts = np.bincount(table.row_index, minlength=len(table.rows))
     return ObservationLists(counts, keys[order], numbers[order])
@@ -622,8 +622,8 @@ class Triples(NamedTuple):
 
     rows: NDArray[np.int64]  # (n,): positions in the model
     features: list[Feature]  # without repetition
-    places: NDArray[np.int64]  # (n,): positions in ``features``
-    numbers: NDArray[np.int64]  # (n,): numbers of the features in the catalogue
+    feature_positions: NDArray[np.int64]  # (n,): positions in ``features``
+    numbers: NDArray[np.int64]  # (n,): numbers of the features in the feature store
     values: NDArray[np.float64]  # (n,): numbers of the kinds, see ``Margin``
     times: NDArray[np.float64] | None  # (n,): None in a model without a half-life
     order: NDArray[np.int64]  # (n,): the index of each observation in the argument of the caller
@@ -691,7 +691,7 @@ def read_triples(
             )
         source, labels = _read_source(data, columns._replace(weight=weight), text)
         if labels or any(
-            category_columns(fitted, name) for name in source.features if name not in fitted.catalogue
+            category_columns(fitted, name) for name in source.features if name not in fitted.feature_store
         ):
             return _read_answers(fitted, source, labels)
         rows, features, times, weights = source.rows, source.features, source.times, source.weights
@@ -735,11 +735,11 @@ def feature_triples(
     """Return observations of one feature, checked by ``check_context``, as triples of one time and weight."""
     require_clock(fitted, time)
     require_weights(fitted, weight)
-    numbers = np.full(len(rows), fitted.catalogue.number(feature.name))
+    numbers = np.full(len(rows), fitted.feature_store.number(feature.name))
     times = None if fitted.clock is None else np.full(len(rows), time_of(_require_time(time), "time"))
     weights = _given_weights(weight, len(rows), lambda _: "the observations")
-    places = np.zeros(len(rows), np.int64)
-    return Triples(rows, [feature], places, numbers, values, times, order, weights)
+    feature_positions = np.zeros(len(rows), np.int64)
+    return Triples(rows, [feature], feature_positions, numbers, values, times, order, weights)
 
 
 def row_triples(
@@ -828,9 +828,9 @@ def _single_triple(fitted: ModelState, entry: Any, time: object, weight: object)
         entry, time = entry[:3], entry[3]
     row, feature, value = entry
     typed = isinstance(row, str) and isinstance(feature, str) and isinstance(value, (int, float))
-    if not typed or row not in fitted.rows or feature not in fitted.catalogue:
+    if not typed or row not in fitted.rows or feature not in fitted.feature_store:
         return None
-    known = fitted.catalogue[feature]
+    known = fitted.feature_store[feature]
     kind = known.kind
     if not (abs(value) <= LARGEST and kind.allows(value)):
         return None
@@ -905,17 +905,19 @@ def _row_positions(fitted: ModelState, rows: list[Any]) -> NDArray[np.int64]:
 
 def _find_features(fitted: ModelState, keys: list[Any]) -> tuple[Names, list[Feature], NDArray[np.int64]]:
     """Return the names and features of ``keys`` without repetition, and the position of each key there."""
-    catalogue = fitted.catalogue
-    names = [key if isinstance(key, str) and key in catalogue else as_name(key, "feature") for key in keys]
+    feature_store = fitted.feature_store
+    names = [
+        key if isinstance(key, str) and key in feature_store else as_name(key, "feature") for key in keys
+    ]
     unique = list(dict.fromkeys(names))
-    unknown = [name for name in unique if name not in catalogue]
+    unknown = [name for name in unique if name not in feature_store]
     if unknown:
         advice = for_user("add_feature() adds new ones", "headstart add-feature adds new ones")
-        near = did_you_mean(unknown[0], catalogue if len(catalogue) <= MAX_SUGGESTIONS else ())
+        near = did_you_mean(unknown[0], feature_store if len(feature_store) <= MAX_SUGGESTIONS else ())
         what = f"feature {unknown[0]!r}{near}" if len(unknown) == 1 else f"features: {join_names(unknown)}"
         raise UnknownNameError(f"unknown {what}; {advice}")
     positions = {name: position for position, name in enumerate(unique)}
-    features = [catalogue[name] for name in unique]
+    features = [feature_store[name] for name in unique]
     return Names(unique, "feature"), features, np.array([positions[name] for name in names], dtype=np.int64)
 
 
@@ -948,7 +950,7 @@ def _check_triples(
         )
     require_representable(values, kinds.scale(values, index), where)
     values = kinds.numbers(values, index)
-    numbers = np.array([fitted.catalogue.number(feature.name) for feature in features], dtype=np.int64)
+    numbers = np.array([fitted.feature_store.number(feature.name) for feature in features], dtype=np.int64)
     # Unique cells have the same order as sorted observations; the index is that of their first occurrence.
     _, order = np.unique(rows.astype(np.int64) * len(names) + index, return_index=True)
     ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times, weights)

@@ -25,14 +25,14 @@ from headstart.table.names import as_name
 def category_columns(fitted: ModelState, feature: object) -> list[str]:
     """Return the columns of a category; empty if the model has no such category."""
     name = str(feature) if isinstance(feature, int) and abs(feature) < 2**63 else feature
-    return fitted.catalogue.categories.get(name.strip(), []) if isinstance(name, str) else []
+    return fitted.feature_store.categories.get(name.strip(), []) if isinstance(name, str) else []
 
 
 def columns_of(fitted: ModelState, features: Iterable[Any]) -> list[Any]:
     """Replace the categories among ``features`` by their columns; other names stay."""
     columns: list[Any] = []
     for feature in features:
-        known = isinstance(feature, str) and feature in fitted.catalogue
+        known = isinstance(feature, str) and feature in fitted.feature_store
         columns += [] if known else category_columns(fitted, feature)
         if known or not category_columns(fitted, feature):
             columns.append(feature)
@@ -79,8 +79,8 @@ def expand_answers(fitted: ModelState, answers: Mapping[Any, Any], what: str) ->
 
 def expand_answer(fitted: ModelState, feature: object, value: object, what: str) -> list[tuple[Any, Any]]:
     """Return one answer as pairs of a feature or column of the model and a number."""
-    if isinstance(feature, str) and feature in fitted.catalogue:
-        kind = fitted.catalogue[feature].kind
+    if isinstance(feature, str) and feature in fitted.feature_store:
+        kind = fitted.feature_store[feature].kind
         return [(feature, label_value(kind, value, f"{what}, feature {feature!r}"))]
     if columns := category_columns(fitted, feature):
         return list(level_values(columns, value, f"{what}, feature {feature!r}").items())
@@ -108,7 +108,7 @@ def expand_triples(fitted: ModelState, entries: Sequence[Any]) -> tuple[Sequence
         and len(entry) >= 3
         and not isinstance(entry[2], str)
         and isinstance(entry[1], str)
-        and entry[1] in fitted.catalogue
+        and entry[1] in fitted.feature_store
         for entry in entries
     )
     if plain:
@@ -137,7 +137,7 @@ def expand_new_features(fitted: ModelState, features: Mapping[Any, Any]) -> dict
             expanded[key] = parts
             continue
         name = as_name(key, "feature")
-        if name in fitted.catalogue or category_columns(fitted, name):
+        if name in fitted.feature_store or category_columns(fitted, name):
             raise InputError(f"feature {name!r} is already in the model")
         for column, own in _columns_of_new(fitted, name, parts).items():
             expanded[column] = own
@@ -201,13 +201,13 @@ def _columns_of_new(fitted: ModelState, name: str, parts: Mapping[str, Any]) -> 
 
 def _shared_levels(fitted: ModelState) -> list[str]:
     """Return the levels that most categories of the model have."""
-    features = len(fitted.catalogue.categories)
+    features = len(fitted.feature_store.categories)
     return [level for level, count in _level_counts(fitted).items() if 2 * count > features]
 
 
 def _level_counts(fitted: ModelState) -> Counter[str]:
     """Return the number of categories of the model that have each level."""
-    groups = fitted.catalogue.categories.values()
+    groups = fitted.feature_store.categories.values()
     return Counter(split_column(column)[1] for columns in groups for column in columns)
 
 

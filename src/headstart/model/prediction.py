@@ -143,7 +143,7 @@ class Units:
         return cls(kinds, factors, table.slopes[shots], table.shifts[shots])
 
     @property
-    def reach(self) -> Numbers:
+    def interval_factors(self) -> Numbers:
         """The factors relative to the factor of the usual level: (features, levels)."""
         return self.factors / self.factors[:, USUAL_LEVEL, None]
 
@@ -183,7 +183,7 @@ def interval(
     mean: Numbers,
     std: Numbers,
     kinds: Kinds,
-    reach: Numbers | None,
+    interval_factors: Numbers | None,
     level: float,
     which: NDArray[np.int64],
 ) -> tuple[Numbers, Numbers]:
@@ -195,7 +195,7 @@ def interval(
         The predicted means and standard deviations of numbers.
     kinds : Kinds
         The kinds of the features.
-    reach : ndarray of shape (features, levels) or None
+    interval_factors : ndarray of shape (features, levels) or None
         The widths of intervals relative to the normal distribution, at ``LEVELS``.
     level : float
         The probability.
@@ -209,8 +209,8 @@ def interval(
     """
     require_level(level)
     half_width = _normal_half_width(level) * std
-    if reach is not None:
-        half_width = half_width * _at_level(reach, level)[which]
+    if interval_factors is not None:
+        half_width = half_width * _at_level(interval_factors, level)[which]
     low, high = _interval_ends(mean, half_width, _arrays_of(kinds, which))
     binary = kinds.types[which] == KindType.BINARY
     low[..., binary], high[..., binary] = _binary_ends(mean[..., binary], level)
@@ -230,10 +230,10 @@ class Prediction:
         The names of the rows and features.
     kinds : Kinds
         The kinds of the features.
-    center, spread : ndarray of shape (rows, features)
+    center, scale : ndarray of shape (rows, features)
         The calibrated mean and standard deviation of every cell's number, which is the value itself unless
         the kind has another margin (``Margin``). For a binary feature the mean is the probability of 1.
-    reach : ndarray of shape (features, levels) or None
+    interval_factors : ndarray of shape (features, levels) or None
         The widths of intervals relative to the normal distribution, for the levels of the calibration.
     observed : sequence of ndarray
         The numbers that each feature has observed, from which ``probabilities`` knows its usual values; empty
@@ -244,8 +244,8 @@ class Prediction:
     features: Names
     kinds: Kinds
     center: NDArray[np.float64]
-    spread: NDArray[np.float64]
-    reach: NDArray[np.float64] | None = None
+    scale: NDArray[np.float64]
+    interval_factors: NDArray[np.float64] | None = None
     observed: Sequence[NDArray[np.float64]] = field(default=(), repr=False)
 
     @property
@@ -260,7 +260,7 @@ class Prediction:
 
     @cached_property
     def _moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return self.kinds.moments(self.center, self.spread, np.arange(len(self.features)))
+        return self.kinds.moments(self.center, self.scale, np.arange(len(self.features)))
 
     def __getitem__(self, cell: tuple[object, object]) -> tuple[float, float]:
         """Return the mean and standard deviation of one cell, given by a row and a feature."""
@@ -284,7 +284,7 @@ class Prediction:
             The ends of the intervals.
         """
         which = np.arange(len(self.features))
-        return interval(self.center, self.spread, self.kinds, self.reach, level, which)
+        return interval(self.center, self.scale, self.kinds, self.interval_factors, level, which)
 
     def quantile(self, quantile: float) -> NDArray[np.float64]:
         """Return the quantile of every cell's value: (rows, features).
@@ -321,8 +321,8 @@ class Prediction:
             features=self.features.take(positions),
             kinds=self.kinds.take(positions),
             center=self.center[:, positions],
-            spread=self.spread[:, positions],
-            reach=None if self.reach is None else self.reach[positions],
+            scale=self.scale[:, positions],
+            interval_factors=None if self.interval_factors is None else self.interval_factors[positions],
             observed=[self.observed[position] for position in positions] if len(self.observed) else (),
         )
 
@@ -409,8 +409,12 @@ class Prediction:
 
         # The distance of the edge from the mean is converted to standard normal units z, by the half-widths
         # of intervals at many levels.
-        distance = (edges - self.center) / np.maximum(self.spread, np.finfo(float).tiny)
-        factors = np.ones((len(self.features), len(LEVELS))) if self.reach is None else self.reach
+        distance = (edges - self.center) / np.maximum(self.scale, np.finfo(float).tiny)
+        factors = (
+            np.ones((len(self.features), len(LEVELS)))
+            if self.interval_factors is None
+            else self.interval_factors
+        )
         levels = np.concatenate([np.linspace(0, 0.999, 400), 1 - np.logspace(-3, -12, 100)])
         normal = ndtri(0.5 + levels / 2)
         above = np.empty_like(distance)
@@ -438,9 +442,9 @@ class Prediction:
         from scipy.special import ndtri
 
         levels = np.abs(2 * uniform - 1)
-        half_width = ndtri(0.5 + levels / 2) * self.spread
-        if self.reach is not None:
-            for column, widths in enumerate(self.reach):
+        half_width = ndtri(0.5 + levels / 2) * self.scale
+        if self.interval_factors is not None:
+            for column, widths in enumerate(self.interval_factors):
                 half_width[..., column] *= np.interp(levels[..., column], LEVELS, widths)
         which = np.arange(len(self.features))
         low, high = _interval_ends(self.center, half_width, _arrays_of(self.kinds, which))
@@ -589,15 +593,15 @@ def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> C
 
     ``level`` is the probability that the interval contains the value.
     """
-    feature, likelihood = fitted.catalogue[name], fitted.knowledge.likelihood
+    feature, likelihood = fitted.feature_store[name], fitted.knowledge.likelihood
     kind = fitted.kind_of(feature)
     if isinstance(feature.kind.margin, Category):  # all levels are predicted
-        states = fitted.roster.take(np.array([fitted.rows.position(row)]))
+        states = fitted.row_store.take(np.array([fitted.rows.position(row)]))
         found = predict_features(fitted, Names([row], "row"), states, [name])
         return CellPrediction(
             *(float(part[0, 0]) for part in (found.mean, found.std, *found.interval(level)))
         )
-    state = fitted.roster.head_inputs(np.array([fitted.rows.position(row)]), "current").state()
+    state = fitted.row_store.head_inputs(np.array([fitted.rows.position(row)]), "current").state()
     mean, std = predict_cell(_head_of(fitted, name, kind), state, kind, likelihood)
     table, shots = fitted.calibration.table, int(fitted.calibration.at(np.asarray(feature.shots)))
     factors = table.factors[kind, shots]
@@ -615,8 +619,8 @@ def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> C
 
 def _head_of(fitted: ModelState, name: str, kind: int) -> OneHead:
     """Return the head of a feature; without a covariance, it is zero and the noise that of the likelihood."""
-    (slot,) = fitted.catalogue.slots([name])
-    parts = [part[slot] for part in fitted.catalogue.stored_arrays]
+    (slot,) = fitted.feature_store.slots([name])
+    parts = [part[slot] for part in fitted.feature_store.stored_arrays]
     if len(parts) == 4:
         return OneHead(*parts)
     size = len(parts[0]) + 1
@@ -640,34 +644,34 @@ def predict_features(
 
     The probabilities of the levels of a category add up to 1: all of them are computed.
     """
-    features = fitted.catalogue.listing(names)
+    features = fitted.feature_store.listing(names)
     has_categories = any(isinstance(margin, Category) for margin in features.kinds.margins)
     if has_categories and len(whole := complete_categories(fitted, features.features)) > len(features.names):
         prediction = predict_features(fitted, rows, states, whole, device)
         return prediction.take_features(prediction.features.positions(features.names))
     units, likelihood = Units.of(fitted, features), fitted.knowledge.likelihood
     types = torch.from_numpy(fitted.modelled_types(units.kinds.types)).to(device)
-    center, spread = np.empty((2, len(rows), len(features.names)))
+    center, scale = np.empty((2, len(rows), len(features.names)))
     step = max(1, _CELLS_AT_ONCE // max(1, min(len(rows), _ROWS_AT_ONCE)))
     for first in range(0, len(features.names), step):
         which = np.arange(first, min(first + step, len(features.names)))
         columns, positions = slice(first, first + len(which)), None
         if device.type == "cpu":
-            heads, positions = fitted.catalogue.heads_for_grid(features.slots[which])
+            heads, positions = fitted.feature_store.heads_for_grid(features.slots[which])
         else:
-            heads = move(fitted.catalogue.heads_at(features.slots[which]), device)
+            heads = move(fitted.feature_store.heads_at(features.slots[which]), device)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             block = move(states if len(rows) <= _ROWS_AT_ONCE else states.take(part), device)
             predictive = predict_grid(heads, block, types[columns], likelihood, positions=positions)
             numbers = units.apply(predictive.mean, predictive.std, which)
-            center[part, columns], spread[part, columns] = numbers
+            center[part, columns], scale[part, columns] = numbers
     if has_categories:
         center = normalise(list(features.names), units.kinds, center)
         binary = units.kinds.types == KindType.BINARY
-        spread[:, binary] = np.sqrt(center[:, binary] * (1 - center[:, binary]))
+        scale[:, binary] = np.sqrt(center[:, binary] * (1 - center[:, binary]))
     observed = [feature.values for feature in features.features]
-    return Prediction(rows, features.names, units.kinds, center, spread, units.reach, observed)
+    return Prediction(rows, features.names, units.kinds, center, scale, units.interval_factors, observed)
 
 
 @torch.no_grad()
@@ -707,14 +711,14 @@ def predict_pairs(
     for first in range(0, len(names), _HEADS_AT_ONCE):
         last = min(first + _HEADS_AT_ONCE, len(names))
         pairs = order[starts[first] : starts[last]]
-        features = fitted.catalogue.listing(names[first:last])
-        heads = fitted.catalogue.heads_at(features.slots)
+        features = fitted.feature_store.listing(names[first:last])
+        heads = fitted.feature_store.heads_at(features.slots)
         unique_rows, inverse = np.unique(rows[pairs], return_inverse=True)
         indptr = torch.from_numpy(starts[first : last + 1]).to(device)
         index = torch.from_numpy(inverse).to(device)
         cells = Cells(indptr - indptr[0], index, torch.zeros(len(pairs), device=device), len(unique_rows))
         heads = move(heads.to(torch.float64), device)
-        states = move(fitted.roster.take(unique_rows).to(torch.float64), device)
+        states = move(fitted.row_store.take(unique_rows).to(torch.float64), device)
         types = torch.from_numpy(fitted.modelled_types(features.kinds.types)).to(device)
         likelihood = fitted.knowledge.likelihood
         predictive = predict_cells(heads, states, cells, types, likelihood)
@@ -724,10 +728,10 @@ def predict_pairs(
             if isinstance(feature.kind.margin, Category):  # all levels are predicted
                 mine = column == position
                 at = Names([str(i) for i in range(int(mine.sum()))], "row")
-                found = predict_features(fitted, at, fitted.roster.take(rows[pairs][mine]), [feature.name])
-                numbers[0][mine], numbers[1][mine] = found.center[:, 0], found.spread[:, 0]
+                found = predict_features(fitted, at, fitted.row_store.take(rows[pairs][mine]), [feature.name])
+                numbers[0][mine], numbers[1][mine] = found.center[:, 0], found.scale[:, 0]
         mean[pairs], std[pairs] = units.kinds.moments(*numbers, column)
-        low[pairs], high[pairs] = interval(*numbers, units.kinds, units.reach, level, column)
+        low[pairs], high[pairs] = interval(*numbers, units.kinds, units.interval_factors, level, column)
     return mean, std, low, high
 
 

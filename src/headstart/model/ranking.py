@@ -91,7 +91,7 @@ class Candidates:
         types = torch.from_numpy(columns.types)[slots]
         shots = torch.from_numpy(columns.shots)[slots]
         all_types = torch.from_numpy(columns.kinds)
-        return cls(fitted.catalogue.stored(slots), types, fitted.modelled_kinds(types), shots, all_types)
+        return cls(fitted.feature_store.stored(slots), types, fitted.modelled_kinds(types), shots, all_types)
 
 
 def scores(
@@ -424,7 +424,7 @@ def _known_rows(fitted: ModelState, rows: Sequence[object]) -> TargetRows:
     names = [as_name(row, "row") for row in rows]
     positions = fitted.rows.positions(names)
     targets = [TargetRow(name, int(position)) for name, position in zip(names, positions, strict=True)]
-    return targets, fitted.roster.take(positions)
+    return targets, fitted.row_store.take(positions)
 
 
 def _new_rows(fitted: ModelState, rows: Mapping[Any, Any]) -> TargetRows:
@@ -463,7 +463,7 @@ def rank_features(
         exclude=exclude,
         where=where,
     )
-    stored = fitted.catalogue.columns.features
+    stored = fitted.feature_store.columns.features
     rankings = []
     for line, (row, (slots, score)) in enumerate(zip(rows, best, strict=True)):
         names = [stored[slot].name for slot in slots]
@@ -493,10 +493,10 @@ def best_features(
     where: Mapping[str, Any] | None = None,
 ) -> list[ScoredSlots]:
     """Return, for each row, the slots of the best features, best first, and their scores."""
-    columns = fitted.catalogue.columns
+    columns = fitted.feature_store.columns
     slots = _slots_of(fitted, columns, features)
     if len(exclude):
-        slots = np.setdiff1d(slots, np.array(fitted.catalogue.slots(exclude), dtype=np.int64))
+        slots = np.setdiff1d(slots, np.array(fitted.feature_store.slots(exclude), dtype=np.int64))
     if where:
         stored, schema = columns.features, fitted.schema
         _require_columns(where, [] if schema is None else [column.name for column in schema.columns])
@@ -524,7 +524,7 @@ def _slots_of(
 ) -> NDArray[np.int64]:
     if features is None:
         return columns.used_slots
-    return np.unique(np.array(fitted.catalogue.slots(features), dtype=np.int64))
+    return np.unique(np.array(fitted.feature_store.slots(features), dtype=np.int64))
 
 
 def require_contexts(columns: FeatureColumns, slots: NDArray[np.int64]) -> None:
@@ -542,12 +542,12 @@ def require_contexts(columns: FeatureColumns, slots: NDArray[np.int64]) -> None:
 def observed_slots(fitted: ModelState, columns: FeatureColumns, row: TargetRow) -> NDArray[np.int64]:
     """Return the slots of the features that a row observed."""
     if row.position is None:
-        return np.unique(np.array(fitted.catalogue.slots(row.observed), dtype=np.int64))
+        return np.unique(np.array(fitted.feature_store.slots(row.observed), dtype=np.int64))
     slots = columns.observed_by(row.position)
-    observations = fitted.roster.observations(row.position)
+    observations = fitted.row_store.observations(row.position)
     if observations is None:
         return slots
-    row_slots = fitted.catalogue.slots_by_number(observations.keys)
+    row_slots = fitted.feature_store.slots_by_number(observations.keys)
     return np.union1d(slots, row_slots[row_slots >= 0])
 
 
@@ -639,7 +639,7 @@ def _most_informative_features(
         state = states.take(slice(line, line + 1))
         noise = _observation_noise(fitted, columns, candidates, state)
         covariance = torch.diag(state.variance[0].double())  # type: ignore[index]
-        weights = Weights(fitted.catalogue.stored(candidates).weight)
+        weights = Weights(fitted.feature_store.stored(candidates).weight)
         best, gains = greedy_design(weights, noise, covariance, moment, n)
         chosen.append((candidates.numpy()[best], np.array(gains)))
     return chosen
@@ -647,7 +647,7 @@ def _most_informative_features(
 
 def _second_moment_of_weights(fitted: ModelState, slots: NDArray[np.int64]) -> Tensor:
     """Return M, the mean of w·wᵀ over features; tr(C·M) is the mean variance if activations vary by C."""
-    weights = [fitted.catalogue.stored(part).weight.double() for part in _blocks(torch.from_numpy(slots))]
+    weights = [fitted.feature_store.stored(part).weight.double() for part in _blocks(torch.from_numpy(slots))]
     return sum(weight.T @ weight for weight in weights) / max(1, len(slots))  # type: ignore[return-value]
 
 
@@ -685,9 +685,9 @@ def rank_rows(
     where: Mapping[str, Any] | None = None,
 ) -> Ranking:
     """Rank rows for one feature, best first; the parameters are those of ``Headstart.audience``."""
-    (known,), heads = fitted.catalogue.take([feature])
+    (known,), heads = fitted.feature_store.take([feature])
     if exclude_observed:
-        require_contexts(fitted.catalogue.columns, np.array(fitted.catalogue.slots([feature])))
+        require_contexts(fitted.feature_store.columns, np.array(fitted.feature_store.slots([feature])))
     excluded = fitted.observers(known) if exclude_observed else _EMPTY
     if len(exclude):
         others = fitted.rows.positions([as_name(row, "row") for row in exclude])
@@ -704,7 +704,7 @@ def rank_rows(
     else:
         positions, score = _highest_rows(fitted, heads, known, candidates, n, criterion)
     names = [fitted.rows[position] for position in positions]
-    states = fitted.roster.take(positions)
+    states = fitted.row_store.take(positions)
     prediction = predict_features(fitted, Names(names, "row"), states, [known.name])
     low, high = prediction.interval(level)
     mean, std, low, high = (part[:, 0] for part in (prediction.mean, prediction.std, low, high))
@@ -749,7 +749,7 @@ def _matches(record: Mapping[str, object], where: Mapping[str, Any]) -> bool:
 @torch.no_grad()
 def suggest_rows(fitted: ModelState, feature: object, n: int, rows: Sequence[Any] | None) -> list[str]:
     """Return the rows whose observations would inform most about a feature, best first."""
-    (known,), heads = fitted.catalogue.take([feature])
+    (known,), heads = fitted.feature_store.take([feature])
     candidates = candidate_rows(fitted, rows, fitted.observers(known))
     what = for_user("suggest()", "headstart suggest")
     positions, _ = _most_informative_rows(fitted, heads, known, candidates, n, what)
@@ -780,23 +780,23 @@ def _highest_rows(
     """Return the positions of the rows with the highest scores, and the scores in the data's units."""
     types = torch.tensor([feature.kind.type])
     candidate = Candidates(heads, types, fitted.modelled_kinds(types), torch.tensor([feature.shots]), types)
-    roster, positions, excluded = fitted.roster, candidates, np.zeros(len(candidates), dtype=bool)
+    row_store, positions, excluded = fitted.row_store, candidates, np.zeros(len(candidates), dtype=bool)
     read_all = 3 * len(candidates) > len(fitted.rows)
     if read_all:  # in the order of storage, so that the states are not copied
-        slots = roster.slots()
+        slots = row_store.slots()
         excluded = np.ones(int(slots.max(initial=-1)) + 1, dtype=bool)
         excluded[slots[candidates]] = False
         positions = np.full(len(excluded), -1)
         positions[slots] = np.arange(len(slots))
 
     def score(part: slice) -> Tensor:
-        states = roster.stored(part) if read_all else roster.take(positions[part])
+        states = row_store.stored(part) if read_all else row_store.take(positions[part])
         scored = scores(fitted, criterion, candidate, states, torch.float32)[:, 0]
         return torch.where(torch.from_numpy(excluded[part]), -torch.inf, scored)[None]
 
     (near,) = top_candidates(score, 1, len(positions), n, _CANDIDATE_ROWS_AT_ONCE)
     near_rows = np.sort(positions[near.numpy()])
-    exact = scores(fitted, criterion, candidate, roster.take(near_rows))[:, 0].numpy()
+    exact = scores(fitted, criterion, candidate, row_store.take(near_rows))[:, 0].numpy()
     order = np.argsort(-exact, kind="stable")[:n]
     kind = feature.kind
     if criterion.by == "lift":  # a difference has no offset

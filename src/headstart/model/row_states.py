@@ -30,13 +30,13 @@ _AT_ONCE = 2**16  # observations whose heads are reduced to the backbone's activ
 
 def observations_of_row(fitted: ModelState, row: int) -> ObservationList:
     """Return all observations of a row."""
-    observations = fitted.roster.observations(row)
+    observations = fitted.row_store.observations(row)
     if observations is not None:
         return observations
     if row >= fitted.fitted_rows:
         return ObservationList.none(timed=fitted.clock is not None)
     observations = fitted_observations(fitted, row)
-    known = fitted.catalogue.slots_by_number(observations.keys) >= 0
+    known = fitted.feature_store.slots_by_number(observations.keys) >= 0
     return observations if known.all() else observations.take(known)
 
 
@@ -45,7 +45,7 @@ def fitted_observations(fitted: ModelState, row: int) -> ObservationList:
     cells = fitted.knowledge.cells
     begin, end = cells.indptr.numpy()[row : row + 2]
     numbers, values = cells.index.numpy()[begin:end].astype(np.int64), cells.values.numpy()[begin:end]
-    facts = fitted.catalogue.facts(numbers)
+    facts = fitted.feature_store.facts(numbers)
     times = None if fitted.clock is None else fitted.clock.table[begin:end]
     weights = None if fitted.table_weights is None else fitted.table_weights[begin:end]
     return ObservationList(numbers, facts[:, 1] + facts[:, 2] * values, None, times, weights)
@@ -71,7 +71,7 @@ def compute_row_states(
     ``names`` are used in error messages.
     """
     by_any = reads_any_feature(fitted)
-    read = fitted.catalogue.slots_by_number(lists.keys) >= 0
+    read = fitted.feature_store.slots_by_number(lists.keys) >= 0
     if not by_any or which == "fitted":
         read &= lists.keys < len(fitted.backbone_features)
     cells, slots, facts = _scaled_cells(fitted, lists, read)
@@ -127,7 +127,7 @@ def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) ->
     """Return a row's observations with the heads that read them, and its features in the backbone."""
     numbers, values = observations.keys, observations.values
     weights, times = observations.weights, observations.times
-    slots, facts = fitted.catalogue.reference_slots(numbers), fitted.catalogue.facts(numbers)
+    slots, facts = fitted.feature_store.reference_slots(numbers), fitted.feature_store.facts(numbers)
     read = slots >= 0
     if which == "fitted":
         facts[:, 3] = 1.0
@@ -145,16 +145,16 @@ def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) ->
         heads = [part.take(numbers, axis=0) for part in fitted_heads]
         return _join_row(scaled, heads, kinds, weights), known
     unchanged, changed = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)
-    others: Sequence[Array] = fitted.catalogue.stored_arrays
+    others: Sequence[Array] = fitted.feature_store.stored_arrays
     at, latent = slots[changed], fitted.backbone.activation_size
-    if fitted.roster.width > latent:
+    if fitted.row_store.width > latent:
         heads = [part.take(known, axis=0) for part in fitted_heads]
         by_backbone = _join_row(
             scaled[in_backbone], heads, kinds[in_backbone], None if weights is None else weights[in_backbone]
         )
         state = fitted.adapter.refine_one(fitted.backbone.state_of_one(by_backbone, known))
         learned = torch.from_numpy(state.activation[latent:]).float().expand(len(at), -1)
-        reduced = _reduce_heads(fitted.catalogue.stored(torch.from_numpy(at)), learned, latent)
+        reduced = _reduce_heads(fitted.feature_store.stored(torch.from_numpy(at)), learned, latent)
         others, at = [part.numpy() for part in reduced.parts()], np.arange(len(at))
     heads = [
         _gather_two(first, numbers[unchanged], second, at)
@@ -202,7 +202,7 @@ def row_inputs(
 ) -> RowInputs:
     """Return the inputs of ``compute_row_states`` for one row; the inputs of ``fit`` if ``as_fitted``."""
     lists = ObservationLists.of([observations])
-    read = (fitted.catalogue.slots_by_number(lists.keys) >= 0) | as_fitted  # not features removed since
+    read = (fitted.feature_store.slots_by_number(lists.keys) >= 0) | as_fitted  # not features removed since
     by_backbone = as_fitted or not reads_any_feature(fitted)
     if by_backbone:
         read &= lists.keys < len(fitted.backbone_features)
@@ -210,9 +210,9 @@ def row_inputs(
     if by_backbone:
         heads = fitted.knowledge.heads.take(cells.index)
     else:
-        heads = fitted.catalogue.stored(torch.from_numpy(slots))
+        heads = fitted.feature_store.stored(torch.from_numpy(slots))
         latent = fitted.backbone.activation_size
-        if fitted.roster.width > latent:
+        if fitted.row_store.width > latent:
             heads = _reduce_heads(heads, _learned_activations(fitted, cells)[cells.lines], latent)
         heads = _use_backbone_heads(fitted, cells.index.numpy(), heads, facts[:, 3] > 0)
     numbers = cells.index.numpy()
@@ -232,7 +232,7 @@ def _scaled_cells(
     (n, 4).
     """
     lines, numbers = lists.lines[read], lists.keys[read]
-    facts = fitted.catalogue.facts(numbers)
+    facts = fitted.feature_store.facts(numbers)
     counts = np.bincount(lines, minlength=len(lists.counts))
     values = torch.from_numpy((lists.values[read] - facts[:, 1]) / facts[:, 2]).float()
     given, times = (None if part is None else part[read] for part in (lists.weights, lists.times))
@@ -240,7 +240,7 @@ def _scaled_cells(
     weights = None if weighed is None else torch.from_numpy(weighed).float()
     indptr, index = offsets(torch.from_numpy(counts)), torch.from_numpy(numbers)
     cells = Cells(indptr, index, values, len(fitted.backbone_features), weights)
-    return cells, fitted.catalogue.reference_slots(numbers), facts
+    return cells, fitted.feature_store.reference_slots(numbers), facts
 
 
 def _kinds(fitted: ModelState, facts: NDArray[np.float64]) -> Tensor:
@@ -281,10 +281,10 @@ def _states_by_heads(
     kinds, as_fitted = _kinds(fitted, facts), facts[:, 3] > 0
     if as_fitted.all():
         return _states_by_backbone(fitted, cells, belief)
-    if fitted.roster.width == latent:
+    if fitted.row_store.width == latent:
         unique, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
         heads = _use_backbone_heads(
-            fitted, unique, fitted.catalogue.stored(torch.from_numpy(slots[first])), as_fitted[first]
+            fitted, unique, fitted.feature_store.stored(torch.from_numpy(slots[first])), as_fitted[first]
         )
         by_head = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
         kinds = kinds[torch.from_numpy(first)]
@@ -304,7 +304,9 @@ def _states_by_heads(
         block = cells.take(torch.arange(start, stop))
         span = slice(int(cells.indptr[start]), int(cells.indptr[stop]))
         heads = _reduce_heads(
-            fitted.catalogue.stored(torch.from_numpy(slots[span])), learned[start:stop][block.lines], latent
+            fitted.feature_store.stored(torch.from_numpy(slots[span])),
+            learned[start:stop][block.lines],
+            latent,
         )
         heads = _use_backbone_heads(fitted, numbers[span], heads, as_fitted[span])
         by_head = replace(block, index=torch.arange(len(block.index)), width=len(block.index))

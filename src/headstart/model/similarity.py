@@ -75,18 +75,18 @@ def similar(fitted: ModelState, name: object, n: int) -> Similar:
     If S is the covariance of the rows' activations, the outputs of two heads w and v have the covariance
     wᵀ·S·v, so no row has to be predicted. A feature with the same output at all rows has the similarity 0.
     """
-    columns, catalogue = fitted.catalogue.columns, fitted.catalogue
-    (slot,) = catalogue.slots([name])
+    columns, feature_store = fitted.feature_store.columns, fitted.feature_store
+    (slot,) = feature_store.slots([name])
     moment = second_moment(fitted.states)
     row_covariance = moment[:-1, :-1] - torch.outer(moment[:-1, -1], moment[-1, :-1])
-    reference = catalogue.stored(torch.tensor([slot])).weight[0].double()
+    reference = feature_store.stored(torch.tensor([slot])).weight[0].double()
     projection = row_covariance @ reference
     reference_variance = max(float(projection @ reference), 0)
     excluded = torch.from_numpy(columns.positions < 0)
     excluded[slot] = True
 
     def correlation(slots: slice | torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        weight = catalogue.stored(slots).weight.to(dtype)
+        weight = feature_store.stored(slots).weight.to(dtype)
         variance = ((weight @ row_covariance.to(dtype)) * weight).sum(1)
         scale = (variance.clamp(min=0) * reference_variance).sqrt()
         covariance = weight @ projection.to(dtype)
@@ -99,4 +99,4 @@ def similar(fitted: ModelState, name: object, n: int) -> Similar:
     exact = correlation(near, torch.float64).clamp(-1, 1).numpy()
     order = np.lexsort((columns.positions[near.numpy()], -exact))[:n]
     names = [columns.features[i].name for i in near.numpy()[order]]
-    return Similar(catalogue[name].name, tuple(names), exact[order])
+    return Similar(feature_store[name].name, tuple(names), exact[order])

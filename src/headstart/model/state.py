@@ -376,14 +376,14 @@ class ModelState:
     """
 
     settings: Settings  # with the values that were actually used
-    roster: RowStore  # the rows, with states refined by the adapter
+    row_store: RowStore  # the rows, with states refined by the adapter
     schema: MetadataSchema | None
     kinds: tuple[Kind, ...]  # of the fitted table, the most frequent first
     backbone: Backbone
     knowledge: Knowledge
     adapter: Adapter
     calibration: Calibration
-    catalogue: FeatureStore
+    feature_store: FeatureStore
     backbone_features: Names  # the features of the backbone, in its order
     judgement: Judgement | None  # the comparison by which the adapter was chosen; None if the user chose
     middle: Kind | None  # the usual kind of real features, for new ones with an unknown scale
@@ -398,7 +398,7 @@ class ModelState:
     @property
     def rows(self) -> Names:
         """The names of the rows."""
-        return self.roster.names
+        return self.row_store.names
 
     @property
     def fitted_rows(self) -> int:
@@ -413,7 +413,7 @@ class ModelState:
     @property
     def states(self) -> RowStates:
         """The current states of all rows, refined by the adapter."""
-        return self.roster.states
+        return self.row_store.states
 
     def weigh(
         self,
@@ -436,7 +436,7 @@ class ModelState:
     def observers(self, feature: Feature) -> NDArray[np.int64]:
         """Return the rows in a feature's context or with their own observation of it, in ascending order."""
         return np.union1d(
-            feature.rows, self.roster.observers(np.array([self.catalogue.number(feature.name)]))
+            feature.rows, self.row_store.observers(np.array([self.feature_store.number(feature.name)]))
         )
 
     def adapt(self, features: list[Feature]) -> ModelState:
@@ -464,19 +464,19 @@ class ModelState:
 
     def with_heads(self, features: list[Feature], heads: Heads) -> ModelState:
         """Return the model with these features and current heads."""
-        return copy_with(self, catalogue=self.catalogue.put(features, heads))
+        return copy_with(self, feature_store=self.feature_store.put(features, heads))
 
-    def with_roster(self, roster: RowStore) -> ModelState:
+    def with_row_store(self, row_store: RowStore) -> ModelState:
         """Return the model with other rows."""
-        return copy_with(self, roster=roster)
+        return copy_with(self, row_store=row_store)
 
     def rename_feature(self, feature: Feature, name: str) -> ModelState:
         """Return the model in which a feature has the new name ``name``."""
         names = self.backbone_features
         if feature.in_backbone:
             names = Names([name if old == feature.name else old for old in names], "feature")
-        catalogue = self.catalogue.rename(feature.name, name, names)
-        return copy_with(self, catalogue=catalogue, backbone_features=names)
+        feature_store = self.feature_store.rename(feature.name, name, names)
+        return copy_with(self, feature_store=feature_store, backbone_features=names)
 
     def _adapter_inputs(self, features: list[Feature], which: Reads) -> tuple[FeatureBatch, RowStates]:
         """Return the features as a batch, and the states of rows that its contexts index.
@@ -485,9 +485,9 @@ class ModelState:
         order anyway, as after ``fit``. Any other adapter gets the states of all rows.
         """
         batch = self.batch_of(features)
-        if self.roster.unchanged and (len(features) > 1 or not self.adapter.streaming):
-            return batch, self.roster.states
-        take = self.roster.take_fitted if which == "fitted" else self.roster.take_references
+        if self.row_store.unchanged and (len(features) > 1 or not self.adapter.streaming):
+            return batch, self.row_store.states
+        take = self.row_store.take_fitted if which == "fitted" else self.row_store.take_references
         if not self.adapter.streaming:
             return batch, take(np.arange(len(self.rows)))
         rows, index = np.unique(batch.cells.index.numpy(), return_inverse=True)

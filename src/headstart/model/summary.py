@@ -107,7 +107,7 @@ class ModelInfo:
 
 def describe_model(fitted: ModelState) -> ModelInfo:
     """Return the summary of a fitted model."""
-    features = list(fitted.catalogue.values())
+    features = list(fitted.feature_store.values())
     added = [feature for feature in features if not feature.in_backbone]
     judgement = fitted.judgement
     return ModelInfo(
@@ -231,9 +231,9 @@ def _one_line(title: str, observations: int, metadata: dict[str, object]) -> str
 
 def known_feature(fitted: ModelState, name: object) -> KnownFeature:
     """Return the summary of the feature ``name``."""
-    if columns := [] if name in fitted.catalogue else category_columns(fitted, name):
+    if columns := [] if name in fitted.feature_store else category_columns(fitted, name):
         return _known_category(fitted, as_name(name, "feature"), columns)
-    feature = fitted.catalogue[name]
+    feature = fitted.feature_store[name]
     return KnownFeature(
         name=feature.name,
         kind=feature.kind,
@@ -249,7 +249,7 @@ def known_feature(fitted: ModelState, name: object) -> KnownFeature:
 
 def _known_category(fitted: ModelState, name: str, columns: list[str]) -> KnownFeature:
     """Return the summary of a category, whose ``values`` are the positions of levels."""
-    parts = [fitted.catalogue[column] for column in columns]
+    parts = [fitted.feature_store[column] for column in columns]
     levels = tuple(split_column(column)[1] for column in columns)
     rows = parts[0].rows
     first = parts[0].readable_metadata(fitted.schema)
@@ -276,18 +276,18 @@ def known_row(fitted: ModelState, row: object) -> KnownRow:
     """Return the summary of one row, with the observations in its state and in the contexts of features."""
     position = fitted.rows.position(row)
     state = observations_of_row(fitted, position)
-    names = fitted.catalogue.names_by_number(state.keys)  # None for a removed feature
+    names = fitted.feature_store.names_by_number(state.keys)  # None for a removed feature
     known = [feature is not None for feature in names]
-    kinds = Kinds([fitted.catalogue[feature].kind for feature in names if feature is not None])
+    kinds = Kinds([fitted.feature_store[feature].kind for feature in names if feature is not None])
     values = kinds.values(state.values[known], np.arange(len(kinds))).tolist()
-    if fitted.roster.observations(position) is None:  # from the table of the fit, in single precision
+    if fitted.row_store.observations(position) is None:  # from the table of the fit, in single precision
         values = [float(f"{value:.7g}") for value in values]
     observations = dict(zip([feature for feature in names if feature is not None], values, strict=True))
-    columns = fitted.catalogue.columns
+    columns = fitted.feature_store.columns
     for slot in columns.observed_by(position):
         feature = columns.features[slot]
         observations[feature.name] = feature.value_at(position)
-    order = np.argsort(columns.positions[fitted.catalogue.slots(observations)], kind="stable")
+    order = np.argsort(columns.positions[fitted.feature_store.slots(observations)], kind="stable")
     ordered = list(observations)
     record: dict[str, object] = {}
     if fitted.row_metadata is not None:
@@ -295,7 +295,7 @@ def known_row(fitted: ModelState, row: object) -> KnownRow:
     return KnownRow(
         fitted.rows[position],
         collapse_answers(
-            {name: fitted.catalogue[name].kind for name in observations},
+            {name: fitted.feature_store[name].kind for name in observations},
             {ordered[i]: observations[ordered[i]] for i in order},
         ),
         {column: value for column, value in record.items() if value is not None},

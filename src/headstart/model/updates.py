@@ -128,7 +128,7 @@ class Changes:
         """Replace the context of a feature; ``before`` is None for a new feature."""
         self.features[after.name] = after
         if before is None and after.name not in self.numbers:
-            self.numbers[after.name] = fitted.catalogue.next_number + len(self.numbers)
+            self.numbers[after.name] = fitted.feature_store.next_number + len(self.numbers)
         if before is None or references_differ(
             feature_reference_part(fitted, before), feature_reference_part(fitted, after)
         ):
@@ -168,8 +168,8 @@ def renew(fitted: ModelState, changes: Changes, new_rows: Sequence[str] = ()) ->
     rows = dict(changes.rows)
     known = [name for name in changes.feature_references if name not in changes.numbers]
     if known:  # the state of no row depends on a new feature yet
-        numbers = np.array([fitted.catalogue.number(name) for name in known], dtype=np.int64)
-        for row in fitted.roster.observers(numbers).tolist():
+        numbers = np.array([fitted.feature_store.number(name) for name in known], dtype=np.int64)
+        for row in fitted.row_store.observers(numbers).tolist():
             if row not in rows:
                 rows[row] = observations_of_row(fitted, row)
     return _compute_states(fitted, rows)
@@ -182,22 +182,24 @@ def _renew_row_references(fitted: ModelState, changes: Changes, new_rows: Sequen
         parts[row] = row_reference_part(fitted, row, changes.rows[row])
     if as_fitted := [row for row, part in parts.items() if part is None]:
         rows = np.array(as_fitted, dtype=np.int64)
-        fitted = fitted.with_roster(fitted.roster.reset(rows, current=False))
+        fitted = fitted.with_row_store(fitted.row_store.reset(rows, current=False))
     old = {row: part for row, part in parts.items() if part is not None and row < first}
     if old:
         states = _states(fitted, old, [fitted.rows[row] for row in old], "fitted")
-        fitted = fitted.with_roster(fitted.roster.put_references(_positions(old), states))
+        fitted = fitted.with_row_store(fitted.row_store.put_references(_positions(old), states))
     if new_rows:
         new = {row: part for row, part in parts.items() if part is not None and row >= first}
         states = _states(fitted, new, new_rows, "fitted")
-        roster = fitted.roster.add(new_rows, states, [changes.rows[row] for row in new])
-        fitted = fitted.with_roster(roster)
+        row_store = fitted.row_store.add(new_rows, states, [changes.rows[row] for row in new])
+        fitted = fitted.with_row_store(row_store)
     return fitted
 
 
 def _features_observed_at(fitted: ModelState, rows: Iterable[int]) -> list[Feature]:
     """Return the features observed since fit whose contexts contain any of these rows."""
-    features = {feature.name: feature for row in rows for feature in fitted.catalogue.observed_since_at(row)}
+    features = {
+        feature.name: feature for row in rows for feature in fitted.feature_store.observed_since_at(row)
+    }
     return list(features.values())
 
 
@@ -211,7 +213,7 @@ def _compute_heads(
         groups["references" if feature.observed_since else "fitted"].append(feature)
     for which, group in groups.items():
         for part, heads in _heads(fitted, group, which):
-            fitted = copy_with(fitted, catalogue=fitted.catalogue.put(part, heads, numbers))
+            fitted = copy_with(fitted, feature_store=fitted.feature_store.put(part, heads, numbers))
     return fitted
 
 
@@ -227,17 +229,17 @@ def _renew_feature_references(fitted: ModelState, changes: Changes) -> ModelStat
             elif (
                 name in changes.numbers
                 and len(part.keys) == feature.shots
-                and fitted.roster.are_as_fitted(feature.rows)
+                and fitted.row_store.are_as_fitted(feature.rows)
             ):
                 continue  # its reference is its current head
             else:
                 others.append(feature.with_observations(part))
-    catalogue = fitted.catalogue
+    feature_store = fitted.feature_store
     if as_fitted:
-        catalogue = catalogue.reset_references(as_fitted)
+        feature_store = feature_store.reset_references(as_fitted)
     for batch, heads in _heads(fitted, find_units(others, fitted.middle), "fitted"):
-        catalogue = catalogue.put_references(batch, heads)
-    return copy_with(fitted, catalogue=catalogue)
+        feature_store = feature_store.put_references(batch, heads)
+    return copy_with(fitted, feature_store=feature_store)
 
 
 def _compute_states(fitted: ModelState, rows: Mapping[int, ObservationList]) -> ModelState:
@@ -249,12 +251,12 @@ def _compute_states(fitted: ModelState, rows: Mapping[int, ObservationList]) -> 
     }
     if len(changed) < len(rows):
         unchanged = np.array(sorted(row for row in rows if row not in changed), dtype=np.int64)
-        fitted = fitted.with_roster(fitted.roster.reset(unchanged, current=True))
+        fitted = fitted.with_row_store(fitted.row_store.reset(unchanged, current=True))
     if not changed:
         return fitted
     changed = dict(sorted(changed.items()))
     states = _states(fitted, changed, [fitted.rows[row] for row in changed], "references")
-    return fitted.with_roster(fitted.roster.put(_positions(changed), states, list(changed.values())))
+    return fitted.with_row_store(fitted.row_store.put(_positions(changed), states, list(changed.values())))
 
 
 def _positions(rows: Iterable[int]) -> NDArray[np.int64]:
@@ -320,8 +322,8 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
         return None
     kind = fitted.kind_of(feature)
     adapter = fitted.adapter
-    inputs = fitted.roster.head_inputs(feature.rows, which, code=adapter.reads_code)
-    known = fitted.catalogue.number(feature.name) if feature.in_backbone else -1  # the position in it
+    inputs = fitted.row_store.head_inputs(feature.rows, which, code=adapter.reads_code)
+    known = fitted.feature_store.number(feature.name) if feature.in_backbone else -1  # the position in it
     scaled = (
         ((feature.values - feature.kind.offset) / feature.kind.span).astype(np.float32).astype(np.float64)
     )
@@ -329,7 +331,9 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
     exposure = 1.0 if feature.in_backbone else given_exposure(feature)
     context = OneContext(kind, feature.metadata, known, scaled, *inputs[:4], weights, exposure)
     start = None
-    if kind == KindType.BINARY and feature.name in fitted.catalogue:  # only logistic heads need iterations
+    if (
+        kind == KindType.BINARY and feature.name in fitted.feature_store
+    ):  # only logistic heads need iterations
         before = head_of(fitted, feature)
         start = np.append(before.weight, before.bias).astype(np.float64)
     try:
@@ -353,8 +357,8 @@ def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: in
 
 def head_of(fitted: ModelState, feature: Feature) -> OneHead:
     """Return the current head of a feature."""
-    (slot,) = fitted.catalogue.slots([feature.name])
-    return OneHead(*(part[slot] for part in fitted.catalogue.stored_arrays))
+    (slot,) = fitted.feature_store.slots([feature.name])
+    return OneHead(*(part[slot] for part in fitted.feature_store.stored_arrays))
 
 
 # -- operations --------------------------------------------------------------------------------------
@@ -412,7 +416,7 @@ def require_supported(fitted: ModelState, features: list[Feature], update: str) 
 
 def add_observations(
     fitted: ModelState,
-    given: Triples,
+    triples: Triples,
     update: Update | tuple[NDArray[np.bool_], NDArray[np.bool_]] = "both",
     new_rows: Sequence[str] = (),
     new_features: Mapping[str, Feature] | None = None,
@@ -423,7 +427,7 @@ def add_observations(
     ----------
     fitted : ModelState
         The model, which must already have the metadata of new rows.
-    given : Triples
+    triples : Triples
         The observations. Positions beyond the rows of the model are new rows, in the order of ``new_rows``.
     update : str or pair of masks
         The side that stores the observations; or two masks (n,), of the observations that rows store and of
@@ -434,42 +438,44 @@ def add_observations(
         New features, with the observations that no row stores.
     """
     new = new_features or {}
-    everywhere = np.ones(len(given.values), dtype=bool)
+    everywhere = np.ones(len(triples.values), dtype=bool)
     by_name = {"both": (everywhere, everywhere), "rows": (everywhere, ~everywhere),
                "features": (~everywhere, everywhere)}  # fmt: skip
     of_rows, of_features = by_name[update] if isinstance(update, str) else update
-    arrivals = fitted.arrivals + given.order
+    arrivals = fitted.arrivals + triples.order
     changes = Changes()
     first = len(fitted.rows)
     for row in range(first, first + len(new_rows)):
         changes.set_row(fitted, row, None, ObservationList.none(timed=fitted.clock is not None))
-    for row, more in _split(given.rows, given.numbers, given, arrivals, of_rows).items():
+    for row, more in _split(triples.rows, triples.numbers, triples, arrivals, of_rows).items():
         before = None if row >= first else observations_of_row(fitted, row)
         changes.set_row(fitted, row, before, more if before is None else before.merge(more))
     for feature in new.values():
         changes.set_feature(fitted, None, feature)
-    for place, more in _split(given.places, given.rows, given, arrivals, of_features).items():
-        feature = given.features[place]
+    for place, more in _split(
+        triples.feature_positions, triples.rows, triples, arrivals, of_features
+    ).items():
+        feature = triples.features[place]
         old = None if feature.name in new else feature
         changes.set_feature(fitted, old, feature.with_observations(feature.observations.merge(more)))
-    fitted = copy_with(fitted, arrivals=fitted.arrivals + int(given.order.max(initial=-1)) + 1)
+    fitted = copy_with(fitted, arrivals=fitted.arrivals + int(triples.order.max(initial=-1)) + 1)
     if fitted.clock is not None:
-        fitted = copy_with(fitted, clock=fitted.clock.advance(given.times))
+        fitted = copy_with(fitted, clock=fitted.clock.advance(triples.times))
     return renew(fitted, changes, new_rows)
 
 
 def _split(
     lines: NDArray[np.int64],
     keys: NDArray[np.int64],
-    given: Triples,
+    triples: Triples,
     arrivals: NDArray[np.int64],
     mask: NDArray[np.bool_],
 ) -> dict[int, ObservationList]:
     """Split the observations in ``mask`` by row or feature."""
     if mask.all():
-        return split_by_line(lines, keys, given.values, arrivals, given.times, given.weights)
-    times, weights = (None if part is None else part[mask] for part in (given.times, given.weights))
-    return split_by_line(lines[mask], keys[mask], given.values[mask], arrivals[mask], times, weights)
+        return split_by_line(lines, keys, triples.values, arrivals, triples.times, triples.weights)
+    times, weights = (None if part is None else part[mask] for part in (triples.times, triples.weights))
+    return split_by_line(lines[mask], keys[mask], triples.values[mask], arrivals[mask], times, weights)
 
 
 class ObserveResult(NamedTuple):
@@ -480,17 +486,17 @@ class ObserveResult(NamedTuple):
     surprising: str | None
 
 
-def observe_triples(fitted: ModelState, given: Triples, update: Update) -> ObserveResult:
+def observe_triples(fitted: ModelState, triples: Triples, update: Update) -> ObserveResult:
     """Add checked observations to the model, and compare them with its predictions."""
-    after = add_observations(fitted, given, update)
-    rows = np.unique(given.rows) if update != "features" else given.rows[:0]
-    features = given.features if update != "rows" else []
+    after = add_observations(fitted, triples, update)
+    rows = np.unique(triples.rows) if update != "features" else triples.rows[:0]
+    features = triples.features if update != "rows" else []
     observed = Observed(
-        len(given.values),
+        len(triples.values),
         tuple(feature.name for feature in features),
         tuple(fitted.rows[row] for row in rows),
     )
-    surprising, arrived = describe_surprises(fitted, given)
+    surprising, arrived = describe_surprises(fitted, triples)
     return ObserveResult(copy_with(after, arrived=arrived), observed, surprising)
 
 
@@ -507,15 +513,15 @@ def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
     """Return the model with new rows; update their features too if ``new.update_features``."""
     lists, order = check_rows(fitted, new.observations)
     times = None if fitted.clock is None else fitted.clock.times_now(len(lists.values))
-    numbers, places = np.unique(lists.keys, return_inverse=True)
-    by_number = fitted.catalogue.by_number() if new.update_features else {}
+    numbers, feature_positions = np.unique(lists.keys, return_inverse=True)
+    by_number = fitted.feature_store.by_number() if new.update_features else {}
     features = [by_number[number] for number in numbers.tolist()] if new.update_features else []
     if new.update_features:
         require_supported(fitted, features, "both")
     rows = len(fitted.rows) + lists.lines
-    given = Triples(rows, features, places, lists.keys, lists.values, times, order)
+    triples = Triples(rows, features, feature_positions, lists.keys, lists.values, times, order)
     fitted = with_row_metadata(fitted, new)
-    return add_observations(fitted, given, "both" if new.update_features else "rows", new.names)
+    return add_observations(fitted, triples, "both" if new.update_features else "rows", new.names)
 
 
 def with_row_metadata(fitted: ModelState, new: NewRows) -> ModelState:
@@ -528,18 +534,18 @@ def with_row_metadata(fitted: ModelState, new: NewRows) -> ModelState:
 
 def remove_feature(fitted: ModelState, name: object) -> ModelState:
     """Return the model without a feature and its observations."""
-    number = fitted.catalogue.number(name)
+    number = fitted.feature_store.number(name)
     changes = Changes()
-    for row in fitted.roster.observers(np.array([number])).tolist():
+    for row in fitted.row_store.observers(np.array([number])).tolist():
         before = observations_of_row(fitted, row)
         changes.set_row(fitted, row, before, before.take(before.keys != number))
-    return renew(copy_with(fitted, catalogue=fitted.catalogue.remove(name)), changes)
+    return renew(copy_with(fitted, feature_store=fitted.feature_store.remove(name)), changes)
 
 
 def remove_row(fitted: ModelState, row: int) -> ModelState:
     """Return the model without a row and its observations."""
     of_table = row < fitted.fitted_rows
-    fixed = next((feature for feature in fitted.catalogue.values() if feature.fixed), None)
+    fixed = next((feature for feature in fitted.feature_store.values() if feature.fixed), None)
     if of_table and fixed is not None:
         raise InputError(
             f"row {fitted.rows[row]!r} cannot be taken out of the features it was fitted with: heads such as "
@@ -548,7 +554,7 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
             "or fit again without the row"
         )
     changes, features = Changes(), {}
-    for name, feature in fitted.catalogue.items():
+    for name, feature in fitted.feature_store.items():
         if feature.is_observed_by(row):
             changes.set_feature(fitted, feature, feature := feature.without_row(row))
         features[name] = replace(feature, rows=feature.rows - (feature.rows > row))
@@ -571,8 +577,8 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
     row_metadata = fitted.row_metadata
     after = replace(
         fitted,
-        roster=fitted.roster.remove(row),
-        catalogue=fitted.catalogue.with_contexts(features),
+        row_store=fitted.row_store.remove(row),
+        feature_store=fitted.feature_store.with_contexts(features),
         knowledge=knowledge,
         adapter=adapter,
         clock=clock,
@@ -597,17 +603,17 @@ class Forecast(NamedTuple):
     order: NDArray[np.int64]  # (n,): the position of the observation that each prediction belongs to
 
 
-def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, ErrorSums]:
+def describe_surprises(fitted: ModelState, triples: Triples) -> tuple[str | None, ErrorSums]:
     """Return a warning if any observation is surprising, and the sums of the model's errors with these."""
-    if not len(given.values):
+    if not len(triples.values):
         return None, fitted.arrived
-    one = len(given.values) == 1 and not given.features[0].finds_scale and has_single_forms(fitted)
-    expected = _forecast_one(fitted, given) if one else _forecast(fitted, given)
-    lines = given.places[expected.order]
-    kinds = [feature.kind for feature in given.features]
+    one = len(triples.values) == 1 and not triples.features[0].finds_scale and has_single_forms(fitted)
+    expected = _forecast_one(fitted, triples) if one else _forecast(fitted, triples)
+    lines = triples.feature_positions[expected.order]
+    kinds = [feature.kind for feature in triples.features]
     offset = np.array([kind.offset for kind in kinds])[lines]
     span = np.array([kind.span for kind in kinds])[lines]
-    scaled = (given.values[expected.order] - offset) / span
+    scaled = (triples.values[expected.order] - offset) / span
     excess = excess_of(scaled, expected.mean, expected.std, expected.binary)
     clicks = np.array([kind.type == KindType.CLICK for kind in kinds], dtype=bool)
     arrived = fitted.arrived.add(excess[~clicks[lines]])  # the errors of clicks without zeros say nothing
@@ -615,14 +621,14 @@ def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, 
         return None, arrived
     binary = clicks | np.array([kind.type == KindType.BINARY for kind in kinds], dtype=bool)
     message = (
-        None if binary.all() else _surprise_message(fitted, given, expected, offset, span, binary[lines])
+        None if binary.all() else _surprise_message(fitted, triples, expected, offset, span, binary[lines])
     )
     return message, arrived  # binary values and clicks give no warning: they are always possible
 
 
 def _surprise_message(
     fitted: ModelState,
-    given: Triples,
+    triples: Triples,
     expected: Forecast,
     offset: NDArray[np.float64],
     span: NDArray[np.float64],
@@ -630,55 +636,55 @@ def _surprise_message(
 ) -> str | None:
     """Return a message about the most surprising observation; None if none is surprising."""
     order = expected.order
-    lines, values = given.places[order], given.values[order]
+    lines, values = triples.feature_positions[order], triples.values[order]
     mean, std = offset + span * expected.mean, span * expected.std
     distance = np.abs(values - mean) / np.maximum(std, np.finfo(float).tiny)
-    shots = np.array([max(1, feature.shots) for feature in given.features])
+    shots = np.array([max(1, feature.shots) for feature in triples.features])
     # A scale estimated from few values is uncertain.
-    finds_scale = np.array([feature.finds_scale for feature in given.features])
+    finds_scale = np.array([feature.finds_scale for feature in triples.features])
     limit = (SURPRISING * (1 + _SMALL_SAMPLE / shots * finds_scale))[lines]
     excess = np.where(binary, 0.0, distance / limit)
     worst = int(excess.argmax())
     if excess[worst] <= 1:
         return None
-    kind = given.features[lines[worst]].kind
+    kind = triples.features[lines[worst]].kind
     value = kind.margin.to_value(values[worst])
     expected_mean, expected_std = kind.margin.moments(mean[worst], std[worst])
     count = int((excess > 1).sum())
     others = f", and {count - 1} more like it" if count > 1 else ""
     return (
-        f"feature {given.features[lines[worst]].name!r}: the value {value:g} at row "
-        f"{fitted.rows[given.rows[order][worst]]!r} lies {distance[worst]:.3g} standard deviations from what "
-        f"was expected ({expected_mean:.4g} ± {expected_std:.2g}){others}; taken all the same: if it is a "
-        "mistake, observe the right value"
+        f"feature {triples.features[lines[worst]].name!r}: the value {value:g} at row "
+        f"{fitted.rows[triples.rows[order][worst]]!r} lies {distance[worst]:.3g} standard deviations from "
+        f"its prediction ({expected_mean:.4g} ± {expected_std:.2g}){others}. The value was accepted. If it "
+        "is a mistake, observe the correct value"
     )
 
 
 @torch.no_grad()
-def _forecast(fitted: ModelState, given: Triples) -> Forecast:
+def _forecast(fitted: ModelState, triples: Triples) -> Forecast:
     """Predict observations before they are added to the model."""
-    features, heads = fitted.catalogue.take([feature.name for feature in given.features])
+    features, heads = fitted.feature_store.take([feature.name for feature in triples.features])
     kinds = fitted.kinds_of(features)
-    rows, inverse = np.unique(given.rows, return_inverse=True)
-    order = np.argsort(given.places * len(rows) + inverse)
+    rows, inverse = np.unique(triples.rows, return_inverse=True)
+    order = np.argsort(triples.feature_positions * len(rows) + inverse)
     cells = Cells.from_pairs(
-        torch.from_numpy(given.places),
+        torch.from_numpy(triples.feature_positions),
         torch.from_numpy(inverse),
-        torch.from_numpy(given.values),
+        torch.from_numpy(triples.values),
         len(features),
         len(rows),
     )
-    predictive = predict_cells(heads, fitted.roster.take(rows), cells, kinds, fitted.knowledge.likelihood)
+    predictive = predict_cells(heads, fitted.row_store.take(rows), cells, kinds, fitted.knowledge.likelihood)
     shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
     factor = fitted.calibration.factor(shots, kinds)[:, USUAL_LEVEL][cells.lines]
     mean, std = predictive.mean.double().numpy(), (factor * predictive.std).double().numpy()
     return Forecast(mean, std, (predictive.kinds == KindType.BINARY).numpy(), order)
 
 
-def _forecast_one(fitted: ModelState, given: Triples) -> Forecast:
+def _forecast_one(fitted: ModelState, triples: Triples) -> Forecast:
     """Predict a single observation as ``_forecast`` does, if ``has_single_forms``."""
-    feature, kind = given.features[0], fitted.kind_of(given.features[0])
-    state = fitted.roster.head_inputs(given.rows, "current").state()
+    feature, kind = triples.features[0], fitted.kind_of(triples.features[0])
+    state = fitted.row_store.head_inputs(triples.rows, "current").state()
     binary = kind == KindType.BINARY
     mean, std = predict_cell(head_of(fitted, feature), state, kind, fitted.knowledge.likelihood)
     factor = fitted.calibration.one_factor(feature.shots, kind)

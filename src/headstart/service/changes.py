@@ -101,7 +101,7 @@ class AddFeature(Change):
     def plan(self, model: ModelState) -> Plan:
         """Check the name, metadata, kind and observations."""
         name = as_name(self.name, "feature")
-        if name in model.catalogue or category_columns(model, name):
+        if name in model.feature_store or category_columns(model, name):
             raise Problem(409, f"feature {name!r} is already in the model", "/name")
         parts = {"metadata": self.metadata, "observations": self.observations, "kind": self.kind}
         with error_at("/kind"):
@@ -160,7 +160,7 @@ class AddRow(Change):
             check_rows(model, {name: answers})
         time = _read_time(model, self.time)
         cells = [
-            Cell(name, model.catalogue[feature].name, float(value), time)
+            Cell(name, model.feature_store[feature].name, float(value), time)
             for feature, value in answers.items()
         ]
         delta = Delta(rows={name: dict(self.metadata) if self.metadata else None}, cells=cells)
@@ -193,8 +193,8 @@ class Observe(Change):
             for part in (triples.times, triples.weights)
         )
         kinds = Kinds([feature.kind for feature in triples.features])
-        values = kinds.values(triples.values, triples.places).tolist()
-        lines = zip(triples.rows, triples.places, values, times, weights, strict=True)
+        values = kinds.values(triples.values, triples.feature_positions).tolist()
+        lines = zip(triples.rows, triples.feature_positions, values, times, weights, strict=True)
         sorted_cells = [Cell(rows[row], names[feature], *parts) for row, feature, *parts in lines]
         cells = [sorted_cells[line] for line in np.argsort(triples.order)]
         warning, total = describe_surprises(model, triples)
@@ -241,7 +241,7 @@ class RemoveFeature(Change):
     def plan(self, model: ModelState) -> Plan:
         """Check that the name is in the model."""
         columns = columns_of(model, [self.name])
-        return Plan(Delta(removed_features=[model.catalogue[column].name for column in columns]))
+        return Plan(Delta(removed_features=[model.feature_store[column].name for column in columns]))
 
     def record(self, connection: Connection, plan: Plan) -> int:
         """Write the change to the store."""

@@ -63,14 +63,14 @@ class LiveState:
     @classmethod
     def of(cls, model: ModelState) -> Self:
         """Return the state of a model without any change."""
-        return cls(model, len(model.rows), len(model.catalogue), model.catalogue.next_number)
+        return cls(model, len(model.rows), len(model.feature_store), model.feature_store.next_number)
 
 
 def apply(state: LiveState, delta: Delta) -> LiveState:
     """Return the state after these changes. Removals of unknown features and rows are ignored."""
     for name in delta.removed_features:
-        if name in state.model.catalogue:
-            was_fitted = state.model.catalogue.number(name) < state.first_added
+        if name in state.model.feature_store:
+            was_fitted = state.model.feature_store.number(name) < state.first_added
             model = remove_feature(state.model, name)
             state = replace(state, model=model, fitted_features=state.fitted_features - was_fitted)
     for name in delta.removed_rows:
@@ -91,7 +91,9 @@ def apply(state: LiveState, delta: Delta) -> LiveState:
         )
     fixed = np.array([feature.fixed for feature in triples.features], dtype=bool)
     for_rows = np.ones(len(triples.values), dtype=bool)
-    for_features = ~fixed[triples.places] if len(fixed) else for_rows  # fixed heads have no observations
+    for_features = (
+        ~fixed[triples.feature_positions] if len(fixed) else for_rows
+    )  # fixed heads have no observations
     model = add_observations(model, triples, (for_rows, for_features), list(delta.rows), new)
     return replace(state, model=model, left_out=state.left_out + left_out)
 
@@ -112,19 +114,19 @@ def resolve_cells(
     cells : sequence of Cell
         Observations in the order of their first arrival, each cell once.
     """
-    catalogue, rows = model.catalogue, model.rows
+    feature_store, rows = model.feature_store, model.rows
     positions = {name: len(rows) + i for i, name in enumerate(new_rows)}
     for name in {cell.row for cell in cells}:
         positions.setdefault(name, rows.position(name) if name in rows else -1)
-    numbers = {name: catalogue.next_number + i for i, name in enumerate(new)}
+    numbers = {name: feature_store.next_number + i for i, name in enumerate(new)}
     columns: dict[str, int] = {}  # positions in ``features``; -1 for an unknown feature
     features: list[Feature] = []
     for name in dict.fromkeys(cell.feature for cell in cells):
-        feature = new.get(name) or catalogue.get(name)
+        feature = new.get(name) or feature_store.get(name)
         columns[name] = -1 if feature is None else len(features)
         if feature is not None:
             features.append(feature)
-            numbers.setdefault(name, catalogue.number(name) if name in catalogue else -1)
+            numbers.setdefault(name, feature_store.number(name) if name in feature_store else -1)
     row_index = np.array([positions[cell.row] for cell in cells], dtype=np.int64)
     column_index = np.array([columns[cell.feature] for cell in cells], dtype=np.int64)
     values = np.array([cell.value for cell in cells], dtype=np.float64)
@@ -341,7 +343,7 @@ def keep_applicable(state: LiveState, delta: Delta) -> Delta:
     kinds = {kind.type for kind in model.kinds}
     features = {}
     for name, parts in delta.features.items():
-        if name in model.catalogue:
+        if name in model.feature_store:
             continue
         metadata = {key: value for key, value in (parts["metadata"] or {}).items() if key in columns}
         features[name] = {"metadata": metadata or None, "kind": _usable_kind(parts["kind"], kinds)}
@@ -352,7 +354,7 @@ def keep_applicable(state: LiveState, delta: Delta) -> Delta:
     }
     missing = {row for row in {cell.row for cell in delta.cells} if row not in model.rows and row not in rows}
     for cell in delta.cells if missing else []:  # in the order of arrival
-        if cell.row in missing and (cell.feature in model.catalogue or cell.feature in features):
+        if cell.row in missing and (cell.feature in model.feature_store or cell.feature in features):
             rows.setdefault(cell.row, None)
     return Delta(features=features, rows=rows, cells=delta.cells)
 

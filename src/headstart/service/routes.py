@@ -182,7 +182,7 @@ def list_features(
         times = service.store.times(names)
     lines = []
     for name, uncertainty in zip(names, index.uncertainty_of(page).tolist(), strict=True):
-        feature = snapshot.fitted.catalogue[name]
+        feature = snapshot.fitted.feature_store[name]
         line = {
             "name": name,
             "kind": str(feature.kind),
@@ -234,7 +234,7 @@ def show_history(request: Request, name: str) -> Response:
     service = service_of(request)
     snapshot = service.snapshot
     with not_found():
-        feature = snapshot.fitted.catalogue[name].name
+        feature = snapshot.fitted.feature_store[name].name
     observations = service.store.observations_of(feature)
     points = history(snapshot.state, feature, [cell.row for cell, _ in observations])
     return answer(snapshot, {"feature": feature, "history": points})
@@ -245,7 +245,7 @@ def show_distribution(request: Request, name: str) -> Response:
     """Return a histogram of the predicted means over rows, its mean, and the mean uncertainty."""
     snapshot = service_of(request).snapshot
     with not_found():
-        feature = snapshot.fitted.catalogue[name].name
+        feature = snapshot.fitted.feature_store[name].name
     return answer(snapshot, {"feature": feature, **distribution(snapshot.state, feature)})
 
 
@@ -369,7 +369,7 @@ def _predict(snapshot: Snapshot, body: Predict, settings: ServiceSettings, *, ar
             raise Problem(422, f"{field[1:]} are named twice; name each once", field)
     with error_at("/features"):
         for name in body.features:
-            snapshot.fitted.catalogue[name]
+            snapshot.fitted.feature_store[name]
     if cells <= _SMALL and isinstance(body.rows, list) and body.form == "cells" and not arrow:
         return answer(snapshot, _predict_one_by_one(snapshot, body.rows, body))
     with error_at("/rows"):
@@ -451,7 +451,7 @@ def _snapshot_with(request: Request, feature: str) -> Snapshot:
     """Return the snapshot; raise a problem if it does not have the feature."""
     snapshot = service_of(request).snapshot
     with error_at("/feature"):
-        snapshot.fitted.catalogue[feature]
+        snapshot.fitted.feature_store[feature]
     return snapshot
 
 

@@ -47,7 +47,7 @@ class FeatureIndex:
     @cached_property
     def names(self) -> list[str]:
         """The names of the features in the order of addition."""
-        return list(self.fitted.catalogue)
+        return list(self.fitted.feature_store)
 
     @cached_property
     def _folded(self) -> list[str]:
@@ -55,13 +55,13 @@ class FeatureIndex:
 
     @cached_property
     def _slots(self) -> NDArray[np.int64]:
-        columns = self.fitted.catalogue.columns
+        columns = self.fitted.feature_store.columns
         return columns.used_slots[np.argsort(columns.positions[columns.used_slots], kind="stable")]
 
     @cached_property
     def shots(self) -> NDArray[np.int64]:
         """The number of observations in the context of each feature."""
-        return self.fitted.catalogue.columns.shots[self._slots]
+        return self.fitted.feature_store.columns.shots[self._slots]
 
     @cached_property
     def uncertainty(self) -> NDArray[np.float64]:
@@ -102,15 +102,15 @@ class FeatureIndex:
         """
         fitted, result = self.fitted, np.full(len(positions), np.nan)
         slots = self._slots[positions]
-        if not len(positions) or fitted.catalogue.stored(slice(0, 1)).covariance is None:
+        if not len(positions) or fitted.feature_store.stored(slice(0, 1)).covariance is None:
             return result
         moment = second_moment(fitted.states)
         for start in range(0, len(slots), _HEADS_AT_ONCE):
             part = slice(start, start + _HEADS_AT_ONCE)
-            packed = fitted.catalogue.stored(torch.from_numpy(slots[part])).packed_covariance
+            packed = fitted.feature_store.stored(torch.from_numpy(slots[part])).packed_covariance
             # The mean of [d; 1]ᵀ·C·[d; 1] over rows is the trace of C with the rows' second moment.
             result[part] = weighted_traces(packed, moment.double()).clamp(min=0).sqrt().numpy()
-        columns = fitted.catalogue.columns
+        columns = fitted.feature_store.columns
         types = fitted.modelled_kinds(torch.from_numpy(columns.types[slots])).numpy()
         return result * np.where(types == KindType.BINARY, 1.0, columns.spans[slots])
 
@@ -150,7 +150,7 @@ def predict_over_rows(state: LiveState, fitted: ModelState, name: str) -> Predic
     count = len(fitted.rows)
     rows = np.unique(np.linspace(0, count - 1, min(count, _MAX_ROWS)).round().astype(np.int64))
     names = Names([fitted.rows[row] for row in rows.tolist()], "row")
-    return predict_features(fitted, names, state.model.roster.take(rows), [name])
+    return predict_features(fitted, names, state.model.row_store.take(rows), [name])
 
 
 def distribution(state: LiveState, name: str) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def distribution(state: LiveState, name: str) -> dict[str, Any]:
     """
     prediction = predict_over_rows(state, state.model, name)
     means = prediction.mean.ravel()
-    kind = state.model.catalogue[name].kind
+    kind = state.model.feature_store[name].kind
     # A kind with bounds always has the same bins, so that two histograms can be compared.
     bounds = (kind.low, kind.high) if np.isfinite([kind.low, kind.high]).all() else None
     counts, edges = np.histogram(np.clip(means, *bounds) if bounds else means, _BINS, bounds)
@@ -198,7 +198,7 @@ def history(state: LiveState, name: str, arrived: Sequence[str]) -> list[dict[st
         the standard deviation over rows of the means (``spread``).
     """
     base = state.model
-    feature = base.catalogue[name]
+    feature = base.feature_store[name]
     if feature.fixed:
         raise InputError(f"feature {name!r} has a fixed head, whose observations are not kept")
     positions = dict.fromkeys(base.rows.position(row) for row in arrived if row in base.rows)

@@ -40,8 +40,8 @@ from headstart.training.calibration import Calibration
 class StoredItems:
     """The features and rows of a saved model."""
 
-    catalogue: FeatureStore
-    roster: RowStore
+    feature_store: FeatureStore
+    row_store: RowStore
     backbone_features: Names
     row_metadata: RowMetadata | None
 
@@ -55,11 +55,11 @@ def assemble(facts: ModelFacts, tensors: dict[str, Tensor]) -> ModelState:
     states = RowStates(**groups["states"])
     check_counts(facts, knowledge, states, groups)
     adapter = build_adapter(facts, groups, knowledge)
-    catalogue = _build_feature_store(facts, groups, tensors)
-    catalogue = with_references(catalogue, facts.features.names, groups)
+    feature_store = _build_feature_store(facts, groups, tensors)
+    feature_store = with_references(feature_store, facts.features.names, groups)
     stored = StoredItems(
-        catalogue,
-        build_row_store(facts, states, groups, catalogue),
+        feature_store,
+        build_row_store(facts, states, groups, feature_store),
         Names(facts.backbone_features, "feature"),
         read_row_metadata(facts, groups, backbone.activation_size, len(facts.rows)),
     )
@@ -130,14 +130,14 @@ def build_state(
     """Build the model state from these parts."""
     return ModelState(
         settings=facts.settings,
-        roster=stored.roster,
+        row_store=stored.row_store,
         schema=facts.metadata,
         kinds=tuple(Kind.parse(kind) for kind in facts.kinds),
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter,
         calibration=Calibration(**groups["calibration"]),
-        catalogue=stored.catalogue,
+        feature_store=stored.feature_store,
         backbone_features=stored.backbone_features,
         judgement=facts.judgement,
         middle=None if facts.middle is None else Kind.parse(facts.middle),

@@ -19,13 +19,13 @@ def export_table(fitted: ModelState, *, metadata: bool = True) -> Table:
     If the values of a cell in the row's observations and in the feature's context differ, the value of the
     context is used. Without ``metadata`` the table has no metadata of features and rows.
     """
-    features = list(fitted.catalogue.values())
+    features = list(fitted.feature_store.values())
     names = Names([feature.name for feature in features], "feature")
     kinds = Kinds([feature.kind for feature in features])
     parts = [_backbone_observations(fitted), _row_observations(fitted)]
     positions = np.full(1 + max([-1, *(int(part[1].max(initial=-1)) for part in parts)]), -1)
     for position, name in enumerate(names):
-        number = fitted.catalogue.number(name)
+        number = fitted.feature_store.number(name)
         if number < len(positions):
             positions[number] = position
     counts = [len(feature.rows) for feature in features]
@@ -91,13 +91,13 @@ def _backbone_observations(fitted: ModelState) -> Observations:
     """Return the observations of the fitted table that neither a context nor an observed row contains."""
     cells = fitted.knowledge.cells
     rows, numbers = cells.lines.numpy(), cells.index.numpy()
-    selected = ~np.isin(rows, fitted.roster.observed_rows)
+    selected = ~np.isin(rows, fitted.row_store.observed_rows)
     fixed = np.zeros(len(fitted.backbone_features), dtype=bool)
-    for feature in fitted.catalogue.values():
+    for feature in fitted.feature_store.values():
         if feature.fixed and feature.in_backbone:
-            fixed[fitted.catalogue.number(feature.name)] = True
+            fixed[fitted.feature_store.number(feature.name)] = True
     selected &= fixed[numbers]
-    facts = fitted.catalogue.facts(numbers[selected])
+    facts = fitted.feature_store.facts(numbers[selected])
     times = np.zeros(int(selected.sum())) if fitted.clock is None else fitted.clock.table[selected]
     values = facts[:, 1] + facts[:, 2] * cells.values.numpy()[selected].astype(float)
     weights = np.ones(len(values)) if fitted.table_weights is None else fitted.table_weights[selected]
@@ -106,8 +106,8 @@ def _backbone_observations(fitted: ModelState) -> Observations:
 
 def _row_observations(fitted: ModelState) -> Observations:
     """Return all observations of rows that were added or observed since fit."""
-    rows = fitted.roster.observed_rows
-    lists = [fitted.roster.observations(row) for row in rows]
+    rows = fitted.row_store.observed_rows
+    lists = [fitted.row_store.observations(row) for row in rows]
     cells = ObservationLists.of([observations for observations in lists if observations is not None])
     times = np.zeros(len(cells.values)) if cells.times is None else cells.times
     positions = np.repeat(np.array(rows, dtype=np.int64), cells.counts)
@@ -118,7 +118,7 @@ def _metadata(fitted: ModelState) -> pa.Table:
     """Return the metadata of all features as the user passed it, one line per feature."""
     schema = fitted.schema
     columns = [] if schema is None else [column.name for column in schema.columns]
-    records = [feature.record or {} for feature in fitted.catalogue.values()]
+    records = [feature.record or {} for feature in fitted.feature_store.values()]
     return pa.table({name: as_array([record.get(name) for record in records]) for name in columns})
 
 

@@ -321,7 +321,7 @@ def list_losses(path: Path, table: Table) -> list[str]:
     fitted = load(path)
     backbone_features, losses = set(fitted.backbone_features), []
     features = [
-        name for name in fitted.catalogue if name not in backbone_features and name not in table.features
+        name for name in fitted.feature_store if name not in backbone_features and name not in table.features
     ]
     if features:
         losses.append(f"{len(features)} features ({join_names(features, 3)})")
@@ -334,7 +334,7 @@ def list_losses(path: Path, table: Table) -> list[str]:
     exported_counts, table_counts = exported.counts, table.counts
     observations = 0
     for name, at_fit in zip(fitted.backbone_features, counts_at_fit, strict=True):
-        if name in fitted.catalogue:
+        if name in fitted.feature_store:
             now = int(exported_counts[exported.features.position(name)])
             in_table = int(table_counts[table.features.position(name)]) if name in table.features else 0
             observations += max(0, now - max(at_fit, in_table))

@@ -82,7 +82,7 @@ def checksum(facts: dict[str, Any]) -> str:
 
 def model_facts(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
     """Return the facts of a model whose file of weights has the name ``weights`` and this ``digest``."""
-    features, settings = list(fitted.catalogue.values()), fitted.settings
+    features, settings = list(fitted.feature_store.values()), fitted.settings
     return ModelFacts(
         weights=weights,
         weights_sha256=digest,
@@ -121,7 +121,7 @@ def _packages(settings: Settings) -> dict[str, str]:
 
 def model_tensors(fitted: ModelState) -> dict[str, Tensor]:
     """Return the tensors of a model, by name."""
-    features, heads = fitted.catalogue.take(list(fitted.catalogue))
+    features, heads = fitted.feature_store.take(list(fitted.feature_store))
     knowledge = fitted.knowledge
     width = knowledge.metadata.shape[1]
     tensors = {
@@ -171,7 +171,7 @@ def time_tensors(fitted: ModelState) -> dict[str, Tensor]:
     """Return the times of the observations of the table and of features; empty if they do not age."""
     if fitted.clock is None:
         return {}
-    features = list(fitted.catalogue.values())
+    features = list(fitted.feature_store.values())
     times = [np.zeros(0), *(feature.times for feature in features if feature.times is not None)]
     return {
         "times/table": torch.from_numpy(fitted.clock.table),
@@ -200,7 +200,7 @@ def read_clock(facts: ModelFacts, groups: Groups) -> Clock | None:
 
 def weight_tensors(fitted: ModelState) -> dict[str, Tensor]:
     """Return the given weights of the observations of the table and of features; empty if all are 1."""
-    lists = ObservationLists.of([feature.observations for feature in fitted.catalogue.values()])
+    lists = ObservationLists.of([feature.observations for feature in fitted.feature_store.values()])
     if fitted.table_weights is None and lists.weights is None:
         return {}
     table = np.ones(len(fitted.knowledge.cells.values)) if (w := fitted.table_weights) is None else w
@@ -260,7 +260,7 @@ def record_tensors(fitted: ModelState) -> dict[str, Tensor]:
     """Return the metadata of all features as the user passed it; empty if the model has no metadata."""
     if fitted.schema is None:
         return {}
-    records = [feature.record or {} for feature in fitted.catalogue.values()]
+    records = [feature.record or {} for feature in fitted.feature_store.values()]
     return {"records": as_bytes(records, [column.name for column in fitted.schema.columns])}
 
 
@@ -305,18 +305,20 @@ def read_row_metadata(facts: ModelFacts, groups: Groups, width: int, rows: int) 
 
 def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
     """Return the observations, references and states of the fit of rows added or observed since fit."""
-    rows = fitted.roster.observed_rows
+    rows = fitted.row_store.observed_rows
     if not rows:
         return {}
     lists = [
         observations
-        for observations in (fitted.roster.observations(row) for row in rows)
+        for observations in (fitted.row_store.observations(row) for row in rows)
         if observations is not None
     ]
     cells = ObservationLists.of(lists)
     arrivals = np.concatenate([line.arrivals for line in lists if line.arrivals is not None])
-    position = np.full(len(fitted.catalogue.slots_by_number(slice(None))), -1)
-    position[[fitted.catalogue.number(name) for name in fitted.catalogue]] = np.arange(len(fitted.catalogue))
+    position = np.full(len(fitted.feature_store.slots_by_number(slice(None))), -1)
+    position[[fitted.feature_store.number(name) for name in fitted.feature_store]] = np.arange(
+        len(fitted.feature_store)
+    )
     features = position[cells.keys]
     present = features >= 0  # the others were removed
     lines = cells.lines[present]
@@ -334,8 +336,8 @@ def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
         tensors["row_observations/weights"] = torch.from_numpy(cells.weights[present][order])
     positions = np.array(rows, dtype=np.int64)
     for prefix, states in (
-        ("row_references", fitted.roster.take_references(positions)),
-        ("row_fitted_states", fitted.roster.take_fitted(positions)),
+        ("row_references", fitted.row_store.take_references(positions)),
+        ("row_fitted_states", fitted.row_store.take_fitted(positions)),
     ):
         parts = vars(states).items()
         tensors |= {f"{prefix}/{name}": value for name, value in parts if value is not None}
@@ -344,8 +346,8 @@ def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
 
 def feature_reference_tensors(fitted: ModelState) -> dict[str, Tensor]:
     """Return the references of features that are neither heads of the backbone nor current heads."""
-    references = [fitted.catalogue.reference(name) for name in fitted.catalogue]
-    current_slots = fitted.catalogue.slots(fitted.catalogue)
+    references = [fitted.feature_store.reference(name) for name in fitted.feature_store]
+    current_slots = fitted.feature_store.slots(fitted.feature_store)
     stored = {
         position: reference
         for position, (reference, slot) in enumerate(zip(references, current_slots, strict=True))
@@ -353,7 +355,7 @@ def feature_reference_tensors(fitted: ModelState) -> dict[str, Tensor]:
     }
     if not stored:
         return {}
-    heads = fitted.catalogue.stored(torch.tensor([slot for slot, _ in stored.values()]))
+    heads = fitted.feature_store.stored(torch.tensor([slot for slot, _ in stored.values()]))
     tensors = {f"feature_references/{name}": part for name, part in vars(heads).items() if part is not None}
     kinds = [(kind.first, kind.second) for _, kind in stored.values()]
     return tensors | {
@@ -362,33 +364,33 @@ def feature_reference_tensors(fitted: ModelState) -> dict[str, Tensor]:
     }
 
 
-def with_references(catalogue: FeatureStore, names: Sequence[str], groups: Groups) -> FeatureStore:
+def with_references(feature_store: FeatureStore, names: Sequence[str], groups: Groups) -> FeatureStore:
     """Return the features of a saved model with their references."""
     references = groups.get("feature_references")
     if references is None:
-        return catalogue
-    features = [catalogue[names[position]] for position in references["features"].tolist()]
+        return feature_store
+    features = [feature_store[names[position]] for position in references["features"].tolist()]
     kinds = references["kinds"].tolist()
     features = [
         replace(feature, kind=replace(feature.kind, first=first, second=second))
         for feature, (first, second) in zip(features, kinds, strict=True)
     ]
     heads = Heads(**{name: part for name, part in references.items() if name not in ("features", "kinds")})
-    return catalogue.put_references(features, heads)
+    return feature_store.put_references(features, heads)
 
 
 def build_row_store(
-    facts: ModelFacts, states: RowStates, groups: Groups, catalogue: FeatureStore
+    facts: ModelFacts, states: RowStates, groups: Groups, feature_store: FeatureStore
 ) -> RowStore:
     """Build the rows of a saved model."""
     row_store = RowStore(Names(facts.rows, "row"), states)
     if "row_observations" not in groups:
         return row_store
-    numbers = np.array([catalogue.number(name) for name in facts.features.names], dtype=np.int64)
+    numbers = np.array([feature_store.number(name) for name in facts.features.names], dtype=np.int64)
     return with_observed_rows(row_store, groups, numbers)
 
 
-def with_observed_rows(roster: RowStore, groups: Groups, numbers: NDArray[np.int64]) -> RowStore:
+def with_observed_rows(row_store: RowStore, groups: Groups, numbers: NDArray[np.int64]) -> RowStore:
     """Return the rows with their observations and references since fit.
 
     ``numbers`` (features,) are the numbers of the features in the order of the saved model.
@@ -416,4 +418,4 @@ def with_observed_rows(roster: RowStore, groups: Groups, numbers: NDArray[np.int
             None if row_weights is None else row_weights.numpy()[order],
         )
     references, fitted = (RowStates(**groups[name]) for name in ("row_references", "row_fitted_states"))
-    return roster.with_saved(observations["rows"].numpy(), references, fitted, lists)
+    return row_store.with_saved(observations["rows"].numpy(), references, fitted, lists)

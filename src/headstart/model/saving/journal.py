@@ -361,7 +361,7 @@ def observe_call(fitted: ModelState, after: ModelState, triples: Triples, update
     return {
         "verb": "observe",
         "features": [feature.name for feature in triples.features],
-        "places": triples.places[order].tolist(),
+        "places": triples.feature_positions[order].tolist(),
         "rows": [fitted.rows[row] for row in triples.rows[order].tolist()],
         "values": triples.values[order].tolist(),
         "times": _to_list(None if triples.times is None else triples.times[order]),
@@ -425,15 +425,19 @@ def _feature(fitted: ModelState, line: Call, record: Mapping[str, object]) -> Fe
 
 
 def _observe(fitted: ModelState, call: Call) -> ModelState:
-    features = [fitted.catalogue[name] for name in call["features"]]
-    feature_numbers = np.array([fitted.catalogue.number(name) for name in call["features"]], dtype=np.int64)
-    places = np.array(call["places"], dtype=np.int64)
+    features = [fitted.feature_store[name] for name in call["features"]]
+    feature_numbers = np.array(
+        [fitted.feature_store.number(name) for name in call["features"]], dtype=np.int64
+    )
+    feature_positions = np.array(call["places"], dtype=np.int64)
     values = np.array(call["values"], dtype=np.float64)
     rows = fitted.rows.positions(call["rows"])
     order = np.arange(len(values))
     times = _to_array(call["times"])
     weights = _to_array(call.get("weights"))
-    observations = Triples(rows, features, places, feature_numbers[places], values, times, order, weights)
+    observations = Triples(
+        rows, features, feature_positions, feature_numbers[feature_positions], values, times, order, weights
+    )
     after = add_observations(fitted, observations, call["update"])
     return replace(after, arrived=ErrorSums(*call["arrived"]))
 
@@ -446,11 +450,11 @@ def _add_rows(fitted: ModelState, call: Call) -> ModelState:
 
 
 def _rename_feature(fitted: ModelState, call: Call) -> ModelState:
-    return fitted.rename_feature(fitted.catalogue[call["name"]], call["to"])
+    return fitted.rename_feature(fitted.feature_store[call["name"]], call["to"])
 
 
 def _rename_row(fitted: ModelState, call: Call) -> ModelState:
-    return fitted.with_roster(fitted.roster.rename(fitted.rows.position(call["name"]), call["to"]))
+    return fitted.with_row_store(fitted.row_store.rename(fitted.rows.position(call["name"]), call["to"]))
 
 
 _VERBS: dict[str, Callable[[ModelState, Call], ModelState]] = {

@@ -267,7 +267,7 @@ class SavedEntries(Mapping[str, Entry]):
 
     def feature_store(self, heads: Heads, backbone_features: Names) -> FeatureStore:
         """Return the store of these features; ``heads`` are their heads, followed by room for new ones."""
-        catalogue = FeatureStore(heads.take(slice(0, 0)), backbone_features)
+        feature_store = FeatureStore(heads.take(slice(0, 0)), backbone_features)
         numbers = self._arrays["numbers"]
         count = max(len(backbone_features), int(numbers.max(initial=-1)) + 1)
         if numbers.min(initial=0) < 0 or count > len(backbone_features) + len(self):
@@ -276,16 +276,16 @@ class SavedEntries(Mapping[str, Entry]):
         slots[numbers, 0] = current = np.arange(len(self))
         slots[numbers, 1] = np.where(self._references < 0, current, self._references)
         facts[numbers] = self._facts()
-        catalogue._base, catalogue._arena = self, Arena.wrap(heads, len(self))
+        feature_store._base, feature_store._arena = self, Arena.wrap(heads, len(self))
         if self.references:
             names = ("weight", "bias", "covariance", "noise")
             references = Heads(**{name: self.references.get(name) for name in names})  # type: ignore[arg-type]
-            claimed = catalogue._arena.reserve(len(references))
+            claimed = feature_store._arena.reserve(len(references))
             if claimed is None:
                 raise ValueError("there is no room for its references")
-            catalogue._arena.write(claimed, references)
-        catalogue._slots, catalogue._facts = PersistentArray(slots), PersistentArray(facts)
-        return catalogue
+            feature_store._arena.write(claimed, references)
+        feature_store._slots, feature_store._facts = PersistentArray(slots), PersistentArray(facts)
+        return feature_store
 
     def _facts(self) -> NDArray[np.float64]:
         """Return ``Entry.facts`` of all features: (features, 4)."""
