@@ -22,6 +22,7 @@ from headstart.errors import (
     StorageError,
     SurpriseWarning,
     UnknownNameError,
+    UnsupportedError,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ __all__ = [
     "SurpriseWarning",
     "Table",
     "UnknownNameError",
+    "UnsupportedError",
     "check_adapter",
     "check_backbone",
     "score",

@@ -267,7 +267,7 @@ class Client:
         exclude: Sequence[str] = (),
         where: Mapping[str, Any] | None = None,
         quantile: float = 0.9,
-        seed: int = 0,
+        random_state: int = 0,
         mixed_kinds: bool = False,
         level: float = 0.9,
     ) -> list[RankedFeature]:
@@ -281,7 +281,7 @@ class Client:
             "exclude": list(exclude) or None,
             "where": None if where is None else dict(where),
             "quantile": quantile,
-            "seed": seed,
+            "random_state": random_state,
             "mixed_kinds": mixed_kinds,
             "level": level,
         }
@@ -298,7 +298,7 @@ class Client:
         exclude: Sequence[str] = (),
         where: Mapping[str, Any] | None = None,
         quantile: float = 0.9,
-        seed: int = 0,
+        random_state: int = 0,
         level: float = 0.9,
     ) -> list[RankedRow]:
         """Rank rows for a feature; see ``Headstart.audience``."""
@@ -311,7 +311,7 @@ class Client:
             "exclude": list(exclude) or None,
             "where": None if where is None else dict(where),
             "quantile": quantile,
-            "seed": seed,
+            "random_state": random_state,
             "level": level,
         }
         return cast(list[RankedRow], self._ask("/v1/audience", body)["ranking"])

@@ -94,6 +94,7 @@ _OPTIONS = {
     "half_life": "half-life",
     "meta_share": "meta-share",
     "row_metadata": "row-metadata",
+    "random_state": "seed",
 }
 
 

@@ -43,7 +43,7 @@ def test_lower_and_upper_are_quantiles(model):
 
 
 def test_samples_have_the_mean_and_the_uncertainty_of_predictions(model):
-    rankings = [model.recommend("row 1", n=25, by="sample", seed=seed) for seed in range(300)]
+    rankings = [model.recommend("row 1", n=25, by="sample", random_state=seed) for seed in range(300)]
     by_name = {name: [] for name in rankings[0].names}
     for ranking in rankings:
         for line in ranking:
@@ -54,18 +54,20 @@ def test_samples_have_the_mean_and_the_uncertainty_of_predictions(model):
         if 1 < mean[name] < 5:
             assert np.mean(draws) == pytest.approx(mean[name], abs=5 * spread[name] / 300**0.5)
     assert spread["new"] == max(spread.values())
-    again = model.recommend("row 1", n=25, by="sample", seed=7)
+    again = model.recommend("row 1", n=25, by="sample", random_state=7)
     assert again.names == rankings[7].names
     assert rankings[0].names != rankings[1].names
 
 
 def test_a_sample_does_not_depend_on_the_other_candidates(model):
-    everything = {line.name: line.score for line in model.recommend("row 1", n=25, by="sample", seed=3)}
-    some = model.recommend("row 1", n=3, by="sample", seed=3, features=list(everything)[3:8])
+    everything = {
+        line.name: line.score for line in model.recommend("row 1", n=25, by="sample", random_state=3)
+    }
+    some = model.recommend("row 1", n=3, by="sample", random_state=3, features=list(everything)[3:8])
     for line in some:
         assert line.score == pytest.approx(everything[line.name], abs=1e-9)
-    people = model.audience("new", n=60, by="sample", seed=3)
-    alone = model.audience("new", by="sample", seed=3, rows=[people[5].name])
+    people = model.audience("new", n=60, by="sample", random_state=3)
+    alone = model.audience("new", by="sample", random_state=3, rows=[people[5].name])
     assert alone[0].score == pytest.approx(people[5].score, abs=1e-9)
 
 
@@ -108,7 +110,7 @@ def test_titles_are_shown_beside_names(model):
     ("options", "message"),
     [
         ({"by": "lowr"}, "by= must be one of .*did you mean 'lower'"),
-        ({"by": "sample", "seed": -1}, "seed= must be a whole number"),
+        ({"by": "sample", "random_state": -1}, "random_state= must be a whole number"),
         ({"where": {"genre": "Drama"}}, "no metadata column 'genre'.*did you mean 'genres'"),
         ({"exclude": ["film 99"]}, "film 99"),
     ],

@@ -52,14 +52,14 @@ def test_a_click_of_zero_is_refused(saved: Path, start: Start, value: float) -> 
 def test_rankings_have_the_choices_of_the_library(saved: Path, start: Start, by: str) -> None:
     client, model = start(saved), Headstart.load(saved)
     row, out, where = model.rows[0], model.features[0], {"genres": ["Drama", "Comedy"]}
-    body = {"row": row, "n": 5, "by": by, "seed": 3, "exclude": [out], "where": where}
+    body = {"row": row, "n": 5, "by": by, "random_state": 3, "exclude": [out], "where": where}
     answer = client.post("/v1/recommend", json=body)
     assert answer.status_code == 200, answer.text
-    expected = model.recommend(row, n=5, by=by, seed=3, exclude=[out], where=where)
+    expected = model.recommend(row, n=5, by=by, random_state=3, exclude=[out], where=where)
     assert [line["feature"] for line in answer.json()["ranking"]] == list(expected.names)
-    body = {"feature": out, "n": 5, "by": by, "seed": 3, "exclude": [row]}
+    body = {"feature": out, "n": 5, "by": by, "random_state": 3, "exclude": [row]}
     answer = client.post("/v1/audience", json=body)
-    ranked = model.audience(out, n=5, by=by, seed=3, exclude=[row])
+    ranked = model.audience(out, n=5, by=by, random_state=3, exclude=[row])
     assert [line["row"] for line in answer.json()["ranking"]] == list(ranked.names)
 
 

@@ -74,7 +74,7 @@ class RankingOptions:
             "n": self.n,
             "by": self.by,
             "quantile": self.quantile,
-            "seed": self.seed,
+            "random_state": self.seed,
             "exclude_observed": not self.include_observed,
             "where": self._filters(),
             "level": self.level,

@@ -646,7 +646,7 @@ class Headstart:
         exclude: Sequence[Any] = (),
         where: Mapping[str, Any] | None = None,
         quantile: float = 0.9,
-        seed: int = 0,
+        random_state: int = 0,
         mixed_kinds: bool = False,
         level: float = 0.9,
     ) -> Ranking:
@@ -677,7 +677,7 @@ class Headstart:
         quantile : float, default=0.9
             The quantile of ``by="upper"``, with the calibration of intervals; that of ``by="lower"`` is 1 −
             ``quantile``.
-        seed : int, default=0
+        random_state : int, default=0
             The seed of ``by="sample"``.
         mixed_kinds : bool, default=False
             Whether to compare features of different kinds or units on a common scale: a rating from 0 at its
@@ -713,7 +713,7 @@ class Headstart:
             one_target_row(fitted, row),
             whole_number(n, "recommend()"),
             None if features is None else columns_of(fitted, as_list(features)),
-            Criterion(by, quantile, seed),
+            Criterion(by, quantile, random_state),
             exclude_observed=exclude_observed,
             exclude=columns_of(fitted, as_list(exclude)),
             where=where,
@@ -733,7 +733,7 @@ class Headstart:
         exclude: Sequence[Any] = (),
         where: Mapping[str, Any] | None = None,
         quantile: float = 0.9,
-        seed: int = 0,
+        random_state: int = 0,
         mixed_kinds: bool = False,
         level: float = 0.9,
     ) -> dict[str, Ranking]:
@@ -743,7 +743,7 @@ class Headstart:
         ----------
         rows : list, dict or frame
             The names of rows, or rows that are not in the model with their observations, as in ``predict``.
-        n, features, by, exclude_observed, exclude, where, quantile, seed, mixed_kinds, level
+        n, features, by, exclude_observed, exclude, where, quantile, random_state, mixed_kinds, level
             As in ``recommend``.
 
         Returns
@@ -757,7 +757,7 @@ class Headstart:
             target_rows(fitted, rows),
             whole_number(n, "recommend_many()"),
             None if features is None else columns_of(fitted, as_list(features)),
-            Criterion(by, quantile, seed),
+            Criterion(by, quantile, random_state),
             exclude_observed=exclude_observed,
             exclude=columns_of(fitted, as_list(exclude)),
             where=where,
@@ -777,7 +777,7 @@ class Headstart:
         exclude: Sequence[Any] = (),
         where: Mapping[str, Any] | None = None,
         quantile: float = 0.9,
-        seed: int = 0,
+        random_state: int = 0,
         level: float = 0.9,
     ) -> Ranking:
         """Rank rows for a feature, best first: for example, the users most likely to like a new film.
@@ -798,7 +798,7 @@ class Headstart:
             Rows to leave out.
         where : dict, default=None
             The row metadata that rows must have, as in ``recommend``.
-        quantile, seed, level
+        quantile, random_state, level
             As in ``recommend``.
 
         Returns
@@ -821,7 +821,7 @@ class Headstart:
             feature,
             whole_number(n, "audience()"),
             None if rows is None else as_list(rows),
-            Criterion(by, quantile, seed),
+            Criterion(by, quantile, random_state),
             exclude_observed=exclude_observed,
             exclude=as_list(exclude),
             where=where,

@@ -53,13 +53,13 @@ class Criterion:
         average row, or the information that an observation would add.
     quantile : float
         The quantile of ``by="upper"``; that of ``by="lower"`` is 1 − ``quantile``.
-    seed : int
+    random_state : int
         The seed of ``by="sample"``.
     """
 
     by: By = "mean"
     quantile: float = 0.9
-    seed: int = 0
+    random_state: int = 0
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
@@ -71,8 +71,10 @@ class Criterion:
             raise InputError(
                 f"{option_name('quantile')} must be a number from 0.5 to 0.999999999; got {self.quantile!r}"
             )
-        if not isinstance(self.seed, (int, np.integer)) or isinstance(self.seed, bool) or self.seed < 0:
-            raise InputError(f"{option_name('seed')} must be a whole number from 0 up; got {self.seed!r}")
+        whole = isinstance(self.random_state, (int, np.integer)) and not isinstance(self.random_state, bool)
+        if not whole or self.random_state < 0:
+            name = option_name("random_state")
+            raise InputError(f"{name} must be a whole number from 0 up; got {self.random_state!r}")
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def scores(
             value = scored + deviations * factor * predictive.std
             scored = torch.where(candidates.types == KindType.BINARY, probability, value)
         elif criterion.by == "sample":
-            scored = _mean_at(predictive, _draws(criterion.seed, states, candidates.heads).to(dtype))
+            scored = _mean_at(predictive, _draws(criterion.random_state, states, candidates.heads).to(dtype))
     if KindType.BINARY in candidates.all_types:
         binary = candidates.types == KindType.BINARY
         shots = candidates.shots[binary]

@@ -440,7 +440,7 @@ def recommend(request: Request, body: Recommend) -> Response:
             exclude=body.exclude or (),
             where=body.where,
             quantile=body.quantile,
-            seed=body.seed,
+            random_state=body.random_state,
             mixed_kinds=body.mixed_kinds,
             level=body.level,
         )
@@ -469,7 +469,7 @@ def audience(request: Request, body: Audience) -> Response:
             exclude=body.exclude or (),
             where=body.where,
             quantile=body.quantile,
-            seed=body.seed,
+            random_state=body.random_state,
             level=body.level,
         )
     return answer(snapshot, _ranking_content(ranking))

@@ -179,7 +179,7 @@ class Recommend(Body):
     exclude: NamesList | None = None
     where: Where | None = None
     quantile: Quantile = 0.9
-    seed: int = Field(default=0, ge=0, lt=2**63, description="The seed of by=sample.")
+    random_state: int = Field(default=0, ge=0, lt=2**63, description="The seed of by=sample.")
     mixed_kinds: bool = False
     level: Level = 0.9
 
@@ -195,7 +195,7 @@ class Audience(Body):
     exclude: NamesList | None = None
     where: Where | None = None
     quantile: Quantile = 0.9
-    seed: int = Field(default=0, ge=0, lt=2**63, description="The seed of by=sample.")
+    random_state: int = Field(default=0, ge=0, lt=2**63, description="The seed of by=sample.")
     level: Level = 0.9
 
 
