@@ -429,6 +429,7 @@ class FactorisationTraining:
         # The bound for the logistic link is loose and shrinks useful factors to zero. If all features are
         # binary, the sweeps model 0 and 1 as numbers, and only the last one uses the link.
         self.as_numbers = backbone.sweeps > 1 and bool((backbone.kinds == KindType.BINARY).all())
+        self.freedom = 1.0  # degrees of freedom per observation
 
     @torch.no_grad()
     def sweeps(self, progress: SweepProgress | None = None) -> Iterator[float]:
@@ -436,7 +437,7 @@ class FactorisationTraining:
 
         With ``progress``, continue from its checkpoint and write new ones.
         """
-        backbone, cells = self.backbone, self.cells
+        backbone, cells, description = self.backbone, self.cells, self.description
         done = 0 if progress is None else progress.restore(self)
         if done == backbone.sweeps:
             return
@@ -450,8 +451,11 @@ class FactorisationTraining:
                 cells = self.cells = replace(cells, weights=self.weights)
                 self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
                 blocks = row_blocks(backbone, cells)
+            if self.as_numbers and description.levels is not None and turn > backbone.sweeps // 2:
+                self._weigh_levels(description.levels)
             if self.as_numbers and turn == backbone.sweeps:
                 to_logistic(backbone)
+                self.freedom = 1.0
                 blocks = row_blocks(backbone, cells)
                 self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
                 self._update_head_prior(choosing=True)
@@ -470,6 +474,22 @@ class FactorisationTraining:
             if progress is not None:
                 progress.keep(self, turn)
             yield error
+
+    def _weigh_levels(self, levels: Tensor) -> None:
+        """Set the noise of the ``levels`` (features,) of categories, which exclude each other.
+
+        The levels of one category, with shares p, have the covariance diag(p) − p·pᵀ. As independent columns
+        of variance p·(1 − p), they would need factors of their own to explain that they exclude each other,
+        and these predict nothing. With variance p there is nothing left to explain: the covariance of
+        (y − p)/√p is a projection. A category of L levels has L − 1 degrees of freedom. The first sweeps use
+        equal noise, so that useful factors are found before others shrink to zero.
+        """
+        counts = self.counts.double()
+        share = feature_sums(self.cells, self.cells.values).double() / counts.clamp(min=1)
+        share = share.clamp(*_PROBABILITIES)
+        precision = 1 / torch.where(levels, share, share * (1 - share))
+        self.backbone.relative_precision.copy_(precision / precision.mean())
+        self.freedom = float((counts * torch.where(levels, 1 - share, 1.0)).sum() / counts.sum().clamp(min=1))
 
     def _begin(self) -> Tensor:
         """Fit the signature and initialise the state; return ``Signature.differences``."""
@@ -568,7 +588,7 @@ class FactorisationTraining:
         error = 0.0
         for kind, (squared, count) in errors.items():
             variance = squared / count
-            factor = _CLICK_PRECISION if kind == KindType.CLICK else 1.0
+            factor = _CLICK_PRECISION if kind == KindType.CLICK else self.freedom
             self.backbone.precision[kind] = factor / max(variance, _MIN_VARIANCE)
             error = max(variance, 0.0) ** 0.5
         return error

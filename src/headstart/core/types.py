@@ -51,6 +51,7 @@ class Description:
 
     numbers: Tensor  # (features, columns)
     groups: list[Tensor]  # positions of the columns of each group
+    levels: Tensor | None = None  # (features,): whether each is a level of a category. None: no categories
 
     @classmethod
     def of(cls, numbers: Tensor, widths: Sequence[int]) -> Description:
@@ -74,13 +75,13 @@ class Description:
         """Append cubic terms of the columns in the mask ``bends``; the two terms of a column form a group."""
         width = self.numbers.shape[1]
         pairs = [torch.tensor([width + i, 2 * width + i]) for i in torch.nonzero(bends)[:, 0].tolist()]
-        return Description(add_cubic_terms(self.numbers, bends), [*self.groups, *pairs])
+        return replace(self, numbers=add_cubic_terms(self.numbers, bends), groups=[*self.groups, *pairs])
 
     def with_group(self, more: Tensor) -> Description:
         """Append the columns ``more`` (features, columns) as a further group."""
         width = self.numbers.shape[1]
         group = torch.arange(width, width + more.shape[1])
-        return Description(torch.cat([self.numbers, more], 1), [*self.groups, group])
+        return replace(self, numbers=torch.cat([self.numbers, more], 1), groups=[*self.groups, group])
 
 
 def interpolate_one(marks: Sequence[int], numbers: NDArray[Any], shots: float) -> float:
@@ -491,6 +492,8 @@ class FeatureBatch:
     positions: Tensor | None = None  # (features,): in the backbone, for its features treated as new
     known: Tensor | None = None  # (features,): positions in the backbone, −1 for new. None: all new
     exposure: Tensor | None = None  # (features,): of clicks, NaN if unknown. None: all unknown
+    # (features,): equal for the levels of one category, which have the same rows. None: no categories
+    groups: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -507,7 +510,7 @@ class FeatureBatch:
 
     def take(self, features: Tensor, cells: Cells | None = None) -> FeatureBatch:
         """Return the ``features`` in this order, with their observations or with ``cells``."""
-        optional = (self.units, self.positions, self.known, self.exposure)
+        optional = (self.units, self.positions, self.known, self.exposure, self.groups)
         return FeatureBatch(
             self.cells.take(features) if cells is None else cells,
             self.metadata[features],

@@ -40,13 +40,20 @@ class NestedContexts:
     refusal : callable
         Returns the error message if no line has a target, given the largest number of shots and the number
         of observations of the largest line.
+    groups : Tensor, optional
+        Lines with equal numbers, the levels of one category, have the same random order of their rows.
     """
 
     def __init__(
-        self, cells: Cells, shots: Sequence[int], seed: int, refusal: Callable[[int, int], str]
+        self,
+        cells: Cells,
+        shots: Sequence[int],
+        seed: int,
+        refusal: Callable[[int, int], str],
+        groups: Tensor | None = None,
     ) -> None:
         self.shots = check_shots(shots)
-        rank = random_ranks(cells, torch.Generator().manual_seed(seed))
+        rank = random_ranks(cells, torch.Generator().manual_seed(seed), groups)
         enough = cells.counts > self.shots[-1]
         self.tested: Tensor = enough.nonzero().squeeze(1)  # (tested,): lines that have a target
         self.left_out = len(cells) - len(self.tested)
@@ -196,6 +203,7 @@ class KShotTest(Targets):
                 f"{most} shots leave no observation to test on: "
                 f"the largest of {len(batch)} features has {largest} observations"
             ),
+            batch.groups,
         )
         self.shots, self.left_out = nested.shots, nested.left_out
         self.features: Tensor = nested.tested  # (tested,): positions in the batch

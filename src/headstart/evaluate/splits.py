@@ -17,7 +17,7 @@ _TIME = "time"  # the name that splits features by their first observation
 
 @dataclass(frozen=True)
 class FeatureSplit:
-    """Positions of a table's features in ascending order."""
+    """Positions of a table's features in ascending order, all levels of a category in one part."""
 
     train: NDArray[np.int64]  # train the backbone
     meta_train: NDArray[np.int64]  # train the adapters; without a meta_share, the same as ``train``
@@ -70,9 +70,10 @@ def split_features(
     for name, share in (("test_share", test_share), ("meta_share", meta_share)):
         if share is not None and not 0 < share < 1:
             raise InputError(f"{name} must be between 0 and 1; got {share!r}")
-    order = np.random.default_rng(seed).permutation(len(table.features))
+    features, first = np.unique(table.groups, return_index=True)  # the levels of a category stay together
+    order = np.random.default_rng(seed).permutation(len(features))
     if by is not None:
-        order = order[np.argsort(_column_numbers(table, by)[order], kind="stable")]
+        order = order[np.argsort(_column_numbers(table, by)[first][order], kind="stable")]
     known = _count((1 - test_share) * len(order))
     train = known if meta_share is None else _count((1 - test_share) * (1 - meta_share) * len(order))
     parts = {"train": order[:train], "meta-train": order[train:known], "meta-test": order[known:]}
@@ -85,7 +86,7 @@ def split_features(
                 f"test_share {test_share:g}{second}: of {len(order)} features none is left for {name}; "
                 "use other shares or a table with more features"
             )
-    return FeatureSplit(*(np.sort(part).astype(np.int64) for part in parts.values()))
+    return FeatureSplit(*(np.flatnonzero(np.isin(table.groups, part)) for part in parts.values()))
 
 
 def _count(number: float) -> int:

@@ -638,6 +638,24 @@ def split_column(name: str) -> tuple[str, str]:
     return feature, level
 
 
+def group_columns(names: Sequence[str], kinds: Kinds) -> NDArray[np.int64]:
+    """Return the number of the feature of each column, in the order of first occurrence: (columns,).
+
+    The columns of the levels of one category are one feature; any other column is a feature of its own.
+
+    >>> group_columns(["a=x", "a=y", "b"], Kinds([Kind(Category()), Kind(Category()), Kind.binary()]))
+    array([0, 0, 1])
+    """
+    if not any(isinstance(margin, Category) for margin in kinds.margins):
+        return np.arange(len(names))
+    numbers: dict[tuple[str, bool], int] = {}
+    keys = (
+        (split_column(name)[0], True) if isinstance(kind.margin, Category) else (name, False)
+        for name, kind in zip(names, kinds, strict=True)
+    )
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
 def normal_scores(counts: NDArray[Any]) -> tuple[float, ...]:
     """Return the scores of levels that were observed ``counts`` (levels,) times, from 0 to 1.
 

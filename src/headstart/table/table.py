@@ -29,7 +29,7 @@ from headstart.table.cells import (
     take_positions,
 )
 from headstart.table.kind_inference import KindsLike
-from headstart.table.kinds import Kind, Kinds, require_representable
+from headstart.table.kinds import Kind, Kinds, group_columns, require_representable
 from headstart.table.matrices import is_matrix, matrix_source
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing import MissingCodes, MissingLike
@@ -357,6 +357,11 @@ class Table:
     def counts(self) -> NDArray[np.int64]:
         """The number of observations of each feature: (features,)."""
         return count_positions(self.feature_index, len(self.features))
+
+    @cached_property
+    def groups(self) -> NDArray[np.int64]:
+        """The number of the feature of each column: equal for the levels of one category (columns,)."""
+        return group_columns(self.features, self.kinds)
 
     def fingerprint(self) -> str:
         """Return a digest of everything in the table except ``notes``. Equal tables have equal digests."""

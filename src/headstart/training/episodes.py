@@ -66,9 +66,14 @@ class Tasks:
 
         There is at least one of each, but no validation feature if ``share`` is 0.
         """
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        held_out = min(max(1, round(share * len(self))), len(self) - 1) if share > 0 else 0
-        return self.take(order[held_out:]), self.take(order[:held_out])
+        group, count = features_of(self.batch.groups, len(self))
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+        held_out = min(max(1, round(share * count)), count - 1) if share > 0 else 0
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(count)
+        columns = rank[group].argsort(stable=True)
+        held_columns = int((rank[group] < held_out).sum())
+        return self.take(columns[held_columns:]), self.take(columns[:held_columns])
 
     def split(self) -> list[tuple[FeatureBatch, RowStates]]:
         """Return the features and states of each fold that has features."""
@@ -107,10 +112,12 @@ def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowl
     with their positions, the features of ``sample_features``.
     """
     generator = torch.Generator().manual_seed(seed)
-    count = min(MOST_FOLDS, len(batch))
-    order = torch.randperm(len(batch), generator=generator)
+    group, features = features_of(batch.groups, len(batch))
+    count = min(MOST_FOLDS, features)
+    order = torch.randperm(features, generator=generator)
     fold = torch.empty_like(order)
-    fold[order] = torch.arange(len(batch)) % count
+    fold[order] = torch.arange(features) % count
+    fold = fold[group]
     rows = len(knowledge.states)
     if batch.positions is None:
         cells = gather_cells(batch.cells, rows)
@@ -146,18 +153,33 @@ def disjoint_tasks(batch: FeatureBatch, knowledge: Knowledge) -> Tasks:
     return Tasks(batch, fold, (states,))
 
 
-def sample_features(knowledge: Knowledge, *, seed: int) -> Tensor | None:
+def features_of(groups: Tensor | None, columns: int) -> tuple[Tensor, int]:
+    """Return the number of the feature of each column, from 0 up, and the number of features.
+
+    ``groups`` (columns,) are equal for the levels of one category; None: each column is a feature.
+    """
+    if groups is None:
+        return torch.arange(columns), columns
+    numbers, group = torch.unique(groups, return_inverse=True)
+    return group, len(numbers)
+
+
+def sample_features(knowledge: Knowledge, groups: Tensor | None = None, *, seed: int) -> Tensor | None:
     """Choose the backbone's features to meta-train on: ascending positions, or None for all features.
+
+    The levels of a category (``groups``) are chosen together.
 
     All features are used if the states of all rows in every fold fit into memory. Otherwise the result is a
     random sample such that the states of the rows that observed these features fit.
     """
     if MOST_FOLDS * global_count(len(knowledge.states)) <= _most_rows(knowledge):
         return None
-    counts = knowledge.count_shots().clamp(max=_most_observations(knowledge))
-    order = torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
-    fitting = int((counts[order].double().cumsum(0) <= _most_rows(knowledge)).sum())
-    return order[: max(MOST_FOLDS, fitting)].sort().values
+    counts = knowledge.count_shots().clamp(max=_most_observations(knowledge)).cpu()
+    group, features = features_of(groups, len(counts))
+    totals = torch.zeros(features, dtype=torch.float64).index_add_(0, group, counts.double())
+    order = torch.randperm(features, generator=torch.Generator().manual_seed(seed))
+    fitting = int((totals[order].cumsum(0) <= _most_rows(knowledge)).sum())
+    return torch.nonzero(torch.isin(group, order[: max(MOST_FOLDS, fitting)]))[:, 0]
 
 
 def _most_rows(knowledge: Knowledge) -> int:
@@ -269,7 +291,7 @@ def draw_episode(
     A feature with fewer observations reveals all of them. A feature has at most ``max_targets`` targets.
     """
     cells = batch.cells
-    rank, revealed_count = random_ranks(cells, generator), shots[cells.lines]
+    rank, revealed_count = random_ranks(cells, generator, batch.groups), shots[cells.lines]
     revealed = rank < revealed_count
     is_target = ~revealed if max_targets is None else ~revealed & (rank < revealed_count + max_targets)
     return Episode(batch.observing(cells.keep(revealed)), cells.keep(is_target), states, weights)
@@ -380,9 +402,17 @@ def _exponents(shots: Tensor, power: float) -> Tensor:
     return power + (1 - power) * (1 + shots.float()).rsqrt()
 
 
-def random_ranks(cells: Cells, generator: torch.Generator) -> Tensor:
-    """Return the rank of each observation in a random order of its line: (n,)."""
+def random_ranks(cells: Cells, generator: torch.Generator, groups: Tensor | None = None) -> Tensor:
+    """Return the rank of each observation in a random order of its line: (n,).
+
+    Lines with equal ``groups`` (lines,), the levels of one category, have the same order of their rows.
+    """
     keys = torch.rand(len(cells.index), generator=generator, dtype=torch.float64)
+    if groups is not None:
+        group, features = features_of(groups, len(cells))
+        first = torch.full((features,), len(cells)).scatter_reduce(0, group, torch.arange(len(cells)), "amin")
+        within = torch.arange(len(keys)) - cells.indptr[cells.lines]
+        keys = keys[cells.indptr[first[group]][cells.lines] + within]
     return ranks_in_line(cells, keys)
 
 

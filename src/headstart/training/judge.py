@@ -96,12 +96,19 @@ class CandidateOutcomes:
         )
 
 
-def draw_folds(features: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
-    """Draw the features to hold out in each fold; the fewer ``features``, the more folds."""
-    order = np.random.default_rng(seed + 1).permutation(features)
+def draw_folds(
+    columns: NDArray[np.int64], seed: int, groups: NDArray[np.int64] | None = None
+) -> list[NDArray[np.int64]]:
+    """Draw the columns to hold out in each fold; the fewer features, the more folds.
+
+    ``groups`` (columns,) are the numbers of the features of ``columns``, by default all different: the levels
+    of a category are held out together.
+    """
+    features, of = np.unique(columns if groups is None else groups, return_inverse=True)
+    order = np.random.default_rng(seed + 1).permutation(len(features))
     size = int(min(_MAX_HELD_OUT, max(2, round(_FOLD_SHARE * len(order)))))
     count = int(min(_MAX_FOLDS, max(1, round(_TARGET_HELD_OUT / size)), len(order) // size))
-    return [np.sort(order[i * size : (i + 1) * size]) for i in range(count)]
+    return [np.sort(columns[np.isin(of, order[i * size : (i + 1) * size])]) for i in range(count)]
 
 
 @torch.no_grad()

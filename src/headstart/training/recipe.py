@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from headstart.adapters.base import (
     ADAPTERS,
@@ -279,7 +280,8 @@ def prepare(
         checkpoint=checkpoint("backbone"),
         device=device,
     )
-    sample = sample_features(knowledge, seed=seed) if recipe.meta_share is None else None
+    groups = table_groups(table.with_features(train_features))
+    sample = sample_features(knowledge, groups, seed=seed) if recipe.meta_share is None else None
     batch = feature_batch(table.with_features(meta_features if sample is None else meta_features[sample]))
     batch = move(replace(batch, positions=sample), device)
     with compute_on(device):
@@ -476,7 +478,8 @@ class Judge:
     ) -> None:
         self.table, self.features, self.device = table, features, device
         self.reporter, self.checkpoint = reporter, checkpoint
-        self.folds = draw_folds(features, seed=0)
+        self.groups = table.groups
+        self.folds = draw_folds(features, 0, self.groups[features])
         self.all_binary = is_all_binary(table)
         # The errors of clicks alone compare nothing, and only the closed form reads zeros.
         self.has_clicks = bool((table.kinds.types[features] == KindType.CLICK).any())
@@ -484,7 +487,7 @@ class Judge:
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table."""
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
-        if len(self.features) < MIN_FEATURES or self.has_clicks:
+        if len(np.unique(self.groups[self.features])) < MIN_FEATURES or self.has_clicks:
             no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
             return Choice(recipe, adapter, no_comparison)
         candidates = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
@@ -495,7 +498,9 @@ class Judge:
                 chosen, recipe = name, identity
         if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
             chosen, adapter = NETWORKS, adapter_config(BLEND)
-        judgement = build_judgement(candidates, chosen, sum(len(fold) for fold in self.folds))
+        judgement = build_judgement(
+            candidates, chosen, sum(len(np.unique(self.groups[fold])) for fold in self.folds)
+        )
         calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
         return Choice(recipe, adapter, judgement, calibration)
 
@@ -537,7 +542,7 @@ class Judge:
         batch = move(feature_batch(new_features, middle), self.device)
         with compute_on(self.device):
             tasks = disjoint_tasks(batch, trained.knowledge)
-        positions = torch.from_numpy(held_out)  # outcomes of all folds identify features by table position
+        numbers = torch.from_numpy(self.groups[held_out])  # outcomes of all folds identify features by these
         by_name = {}
         for name, candidate in trained.adapters.items():
             outcomes = predict_held_out(
@@ -548,7 +553,7 @@ class Judge:
                 all_binary=self.all_binary,
             )
             by_name[name] = {
-                shots: replace(outcome, feature=positions[outcome.feature])
+                shots: replace(outcome, feature=numbers[outcome.feature])
                 for shots, outcome in outcomes.items()
             }
         return by_name
@@ -633,11 +638,14 @@ def describe_features(table: Table) -> Description:
     """Return the metadata of all features of ``table`` without texts and images, which only networks read."""
     numbers, widths = torch.from_numpy(table.encoded_metadata()), metadata_widths(table)
     structures = table.schema.structures if table.schema else ()
+    is_level = [isinstance(kind.margin, Category) for kind in table.kinds]
+    levels = torch.tensor(is_level) if any(is_level) else None
     if not any(structures):
-        return Description.of(numbers, widths)
+        return replace(Description.of(numbers, widths), levels=levels)
     parts = torch.split(numbers, list(widths), dim=1)
     plain = [part for part, structure in zip(parts, structures, strict=True) if structure is None]
-    return Description.of(torch.cat([numbers[:, :0], *plain], dim=1), [part.shape[1] for part in plain])
+    plain_numbers = torch.cat([numbers[:, :0], *plain], dim=1)
+    return replace(Description.of(plain_numbers, [part.shape[1] for part in plain]), levels=levels)
 
 
 def require_networks(table: Table, adapters: Iterable[AdapterConfig]) -> None:
@@ -678,7 +686,14 @@ def feature_batch(table: Table, middle: Kind | None = None) -> FeatureBatch:
         torch.from_numpy(table.encoded_metadata()),
         torch.from_numpy(table.kinds.types),
         units,
+        groups=table_groups(table),
     )
+
+
+def table_groups(table: Table) -> Tensor | None:
+    """Return ``FeatureBatch.groups`` of the features of ``table``."""
+    groups = table.groups
+    return torch.from_numpy(groups) if len(groups) and groups[-1] + 1 < len(groups) else None
 
 
 def _copy_adapter(adapter: Adapter, knowledge: Knowledge) -> Adapter:
