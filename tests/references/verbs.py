@@ -67,7 +67,7 @@ def observed(model: Headstart, what: Any, *values: Any, **settings: Any) -> Any:
     verb = model.observe_feature if values else model.observe
     said = verb(what, *values, **settings)
     return {
-        "said": said,
+        "said": {"observations": said.observations, "features": said.features, "rows": said.rows},
         "text": str(said),
         "predicted": some(model, model.features[:3]),
         "staleness": str(model.staleness()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +28,8 @@ from headstart.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headstart.model import Headstart
 
 
 Number = Annotated[int, typer.Option("-n", help="Length of the list.", min=1)]
@@ -138,7 +139,7 @@ def audience(
     destination = output.destination()
     loaded = Headstart.load(model)
     ranked = loaded.audience(
-        feature,
+        _find_feature(loaded, feature),
         rows=read_names(rows, loaded.rows, "--rows"),
         exclude=read_names(ranking.exclude, loaded.rows, "--exclude") or (),
         **ranking.arguments(),
@@ -159,7 +160,7 @@ def suggest(
     from headstart.model import Headstart
 
     loaded = Headstart.load(model)
-    for row in loaded.suggest(feature, n, read_names(rows, loaded.rows, "--rows")):
+    for row in loaded.suggest(_find_feature(loaded, feature), n, read_names(rows, loaded.rows, "--rows")):
         typer.echo(row)
 
 
@@ -171,7 +172,9 @@ def similar(model: Model, feature: Feature, n: Number = 10, *, output: OutputOpt
     from headstart.model import Headstart
 
     destination = output.destination()
-    destination.write(Headstart.load(model).similar(feature, n).to_arrow(), {"similarity": "+.3f"})
+    loaded = Headstart.load(model)
+    found = loaded.similar(_find_feature(loaded, feature), n)
+    destination.write(found.to_arrow(), {"similarity": "+.3f"})
 
 
 def explain(
@@ -192,7 +195,8 @@ def explain(
     destination = output.destination()
     if picture is not None and picture.suffix.lower() not in _PICTURES:
         raise InputError(f"--picture must end in .png, .svg or .pdf; got {picture.name!r}")
-    explanation = Headstart.load(model).explain(row, feature)
+    loaded = Headstart.load(model)
+    explanation = loaded.explain(row, _find_feature(loaded, feature))
     if destination.format == "table":
         typer.echo(str(explanation))
     else:
@@ -258,6 +262,15 @@ def predict(
     features: FeatureNames = None,
     new: NewRowOptions,
     level: Level = 0.9,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--form", help="long: one line per cell. wide: one line per row, with the mean of each feature."
+        ),
+    ] = "long",
+    keep_observed: Annotated[
+        bool, typer.Option("--keep-observed", help="With --form wide, write observed values in their cells.")
+    ] = False,
     engine: Engine = None,
     pairs: Pairs = None,
     top: Top = None,
@@ -276,13 +289,24 @@ def predict(
 
     Example: [bold]headstart predict films.headstart --rows u1,u2 --features "Dune 3" --out dune.csv[/bold]
 
+    Example: [bold]headstart predict films.headstart --form wide --keep-observed --out filled.csv[/bold]
+
     Example: [bold]headstart predict films.headstart --engine ray --top 10 --out best[/bold]
     """
+    if form not in ("long", "wide"):
+        raise InputError(f"--form must be long or wide; got {form!r}")
+    if keep_observed and form == "long":
+        raise InputError("--keep-observed needs --form wide")
     ranking = {"by": by, "exclude_observed": not include_observed, "mixed_kinds": mixed_kinds}
     if engine is not None:
-        if new.new_rows is not None or output.format is not None:
-            option = "--format" if new.new_rows is None else "--new-rows"
-            raise InputError(f"--engine takes no {option}")
+        refused = {
+            "--format": output.format is not None,
+            "--new-rows": new.new_rows is not None,
+            "--form wide": form == "wide",
+        }
+        for option, is_used in refused.items():
+            if is_used:
+                raise InputError(f"--engine takes no {option}")
         columns, text = new.columns, new.text
         if text.decimal is not None:
             raise InputError("--decimal has no meaning for names of rows and features; leave it out")
@@ -323,10 +347,15 @@ def predict(
         raise InputError("give either --rows or --new-rows, not both")
     destination = output.destination()
     loaded = Headstart.load(model)
+    new_rows = new.read()
     prediction = loaded.predict(
-        read_names(rows, loaded.rows, "--rows") if new.new_rows is None else new.read(),
+        read_names(rows, loaded.rows, "--rows") if new_rows is None else new_rows,
         read_names(features, loaded.features, "--features"),
     )
+    if form == "wide":
+        observed = new_rows if new_rows is not None else loaded.table(metadata=False)
+        destination.write(prediction.to_wide(observed if keep_observed else None))
+        return
     lines = prediction.to_arrow(level)
     if destination.path is None and destination.format == "table":
         _show_predictions(lines, level, destination)
@@ -386,7 +415,7 @@ def _show_predictions(table: pa.Table, level: float, destination: Destination) -
 
 Search = Annotated[
     str | None,
-    typer.Option("--search", help="Only names that contain this text. Case is ignored."),
+    typer.Option("--search", help="Only names and titles that contain this text. Case is ignored."),
 ]
 
 
@@ -423,12 +452,16 @@ def features(model: Model, *, search: Search = None, output: OutputOptions) -> N
     import pyarrow as pa
 
     from headstart.model import Headstart
+    from headstart.model.titles import titles_of
 
     destination = output.destination()
     loaded = Headstart.load(model)
-    listed = [loaded.feature(name) for name in _find(loaded.features, search)]
+    names = loaded.features if search is None else loaded.find_features(search)
+    listed = [loaded.feature(name) for name in names]
+    titles = titles_of([feature.metadata for feature in listed])
     columns: dict[str, Any] = {
         "feature": pa.array([feature.name for feature in listed], pa.string()),
+        **({} if titles is None else {"title": pa.array(titles, pa.string())}),
         "kind": pa.array([str(feature.kind) for feature in listed], pa.string()),
         "observations": pa.array([feature.shots for feature in listed], pa.int64()),
         "added": pa.array(["" if feature.in_backbone else "after fit" for feature in listed], pa.string()),
@@ -457,9 +490,12 @@ def rows(model: Model, *, search: Search = None, output: OutputOptions) -> None:
     contexts = [feature.rows for feature in loaded.fitted_.feature_store.values()]
     positions = np.concatenate([*contexts, np.zeros(0, np.int64)])
     counts = np.bincount(positions, minlength=len(loaded.rows))
-    names = _find(loaded.rows, search)
+    names = list(loaded.rows) if search is None else loaded.find_rows(search)
     shown_counts = counts[loaded.rows.positions(names)]
-    destination.write(pa.table({"row": pa.array(names, pa.string()), "observations": shown_counts}))
+    titles = loaded.row_titles(names)
+    columns = {} if titles is None else {"title": pa.array(titles, pa.string())}
+    names_column = pa.array(names, pa.string())
+    destination.write(pa.table({"row": names_column, **columns, "observations": shown_counts}))
 
 
 def evaluate(
@@ -513,9 +549,11 @@ def evaluate(
               f"{facts['unknown_rows']} rows that the model does not know")  # fmt: skip
 
 
-def _find(names: Iterable[str], search: str | None) -> list[str]:
-    text = "" if search is None else search.casefold()
-    return [name for name in names if text in name.casefold()]
+def _find_feature(model: Headstart, text: str) -> str:
+    """Return the feature with this name or, if there is none, the only one with this title."""
+    if text in model.features:
+        return text
+    return model.feature_with_title(text) or text
 
 
 def _text(value: object) -> str | None:

@@ -24,7 +24,7 @@ from headstart.cli.options import (
     read_text,
 )
 from headstart.cli.output import Format, check_destination, print_surprises, say
-from headstart.errors import InputError
+from headstart.errors import InputError, join_names
 
 if TYPE_CHECKING:
     from headstart.model import Headstart
@@ -70,6 +70,24 @@ Weight = Annotated[float | None, typer.Option(help="How much each of the observa
 
 Update = Annotated[str, typer.Option("--update", help="What to update: both, features or rows.")]
 
+Unknown = Annotated[
+    str,
+    typer.Option(
+        "--unknown",
+        help="What to do with rows and features that are not in the model: error, add them without metadata, "
+        "or skip their observations.",
+    ),
+]
+
+UnknownRows = Annotated[
+    str,
+    typer.Option(
+        "--unknown",
+        help="What to do with rows that are not in the model: error, add them without metadata, or skip "
+        "their observations.",
+    ),
+]
+
 UpdateOfNew = Annotated[
     str,
     typer.Option(
@@ -107,6 +125,74 @@ def add_feature(
     added = loaded.feature(feature)
     if not quiet:
         say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
+
+
+def add_features(
+    model: Model,
+    features: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV or Parquet file with one line per new feature: its name and its metadata.",
+            show_default=False,
+        ),
+    ],
+    *,
+    observations: Annotated[
+        Path | None,
+        typer.Option(
+            "--observations",
+            help="CSV or Parquet file with the columns row, feature and value. Only observations of the new "
+            "features are read.",
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Kind of the features. By default the most frequent kind of the model.")
+    ] = None,
+    skip_existing: Annotated[
+        bool, typer.Option("--skip-existing", help="Leave out lines of features that are in the model.")
+    ] = False,
+    unknown: UnknownRows = "error",
+    columns: ColumnOptions,
+    text: TextOptions,
+    quiet: Quiet = False,
+) -> None:
+    """Add all features of a file to a model, from their metadata and first observations, if there are any.
+
+    Example: [bold]headstart add-features films.headstart new_films.csv --observations ratings.csv --row user
+    --feature film --value stars[/bold]
+    """
+    from headstart.model import Headstart
+    from headstart.table.reading import read_contexts
+
+    _require_choice(unknown)
+    _, records = _read_records(features, columns.feature, "feature", text)
+    with Headstart.updating(model) as loaded, print_surprises():
+        existing = set(records) & set(loaded.features)
+        if existing and not skip_existing:
+            raise InputError(
+                f"features of {features} are in the model already: {join_names(sorted(existing))}; "
+                "--skip-existing leaves them out"
+            )
+        new = {name: {"metadata": record, "kind": kind} for name, record in records.items()}
+        new = {name: parts for name, parts in new.items() if name not in existing}
+        contexts = {}
+        if observations is not None:
+            contexts = read_contexts(observations, new, columns.names, text.format)
+        unknown_rows = {row for context in contexts.values() for row in context if row not in loaded.rows}
+        if unknown == "add":
+            loaded.add_rows({row: {} for row in sorted(unknown_rows)})
+        skipped = unknown_rows if unknown == "skip" else ()
+        for name, context in contexts.items():
+            new[name]["observations"] = {row: context[row] for row in context if row not in skipped}
+        loaded.add_features(new)
+    if not quiet:
+        shots = sum(loaded.feature(name).shots for name in new)
+        message = f"added {len(new)} features with {shots} observations"
+        if unknown_rows:
+            message += f"; {'added' if unknown == 'add' else 'left out'} {len(unknown_rows)} unknown rows"
+        if existing:
+            message += f"; {len(existing)} features were in the model already"
+        say(message)
 
 
 def add_row(
@@ -157,13 +243,7 @@ def add_rows(
     rows = read_rows(observations, columns, text)
     records = None
     if metadata is not None:
-        from headstart.table.metadata import read_metadata
-        from headstart.table.sources import open_source
-
-        row_column = columns.row or "row"
-        source = open_source(metadata, (row_column,), text.format)
-        names, lines = read_metadata(source, row_column, "row")
-        records = dict(zip(names, lines.to_pylist(), strict=True))
+        _, records = _read_records(metadata, columns.row or "row", "row", text)
     with Headstart.updating(model) as loaded, print_surprises():
         loaded.add_rows(rows, records, update=update)  # type: ignore[arg-type]  # add_rows() checks it
     if not quiet:
@@ -186,12 +266,14 @@ def observe(
         str | None, typer.Option(help="Column of weights, numbers above 0: how much an observation counts.")
     ] = None,
     update: Update = "both",
+    unknown: Unknown = "error",
     text: TextOptions,
     quiet: Quiet = False,
 ) -> None:
     """Add observations of any rows and features. A cell that was observed before gets the new value.
 
-    Example: [bold]headstart observe films.headstart today.csv --row user --feature film --value stars[/bold]
+    Example: [bold]headstart observe films.headstart today.csv --row user --feature film --value stars
+    --unknown add[/bold]
     """
     from headstart.model import Headstart
 
@@ -204,6 +286,7 @@ def observe(
             time=time,
             weight=weight,
             update=update,  # type: ignore[arg-type]  # observe() checks it
+            unknown=unknown,  # type: ignore[arg-type]  # observe() checks it
             separator=text.separator,
             decimal=text.decimal,
             encoding=text.encoding,
@@ -389,6 +472,11 @@ def export(
     destination.say(f"these are the observations of {rows} rows and {features} features{hint}")
 
 
+def _require_choice(unknown: str) -> None:
+    if unknown not in ("error", "add", "skip"):
+        raise InputError(f"--unknown must be 'error', 'add' or 'skip'; got {unknown!r}")
+
+
 def _load_with_store(model: Path, store: str | None) -> Headstart:
     """Load a saved model, together with the store of a service if there is one."""
     if store is not None:
@@ -427,17 +515,32 @@ def _read_line(path: str, name: str, axis: Literal["feature", "row"], text: Text
 
     The names are in the column ``axis``, or in the first column if there is no such column.
     """
-    from headstart.table.metadata import read_metadata
     from headstart.table.names import as_name
-    from headstart.table.sources import open_source
 
-    source = open_source(path, (axis,), text.format)
-    column = axis if axis in source.columns else source.columns[0]
-    names, lines = read_metadata(source, column, axis)
-    if as_name(name, axis) not in names:
+    column, records = _read_records(path, None, axis, text)
+    record = records.get(as_name(name, axis))
+    if record is None:
         raise InputError(
             f"{path} has no line of {axis} {name!r} in column {column!r}; add one, or give the metadata as"
             " JSON"
         )
-    (record,) = lines.slice(names.index(as_name(name, axis)), 1).to_pylist()
-    return {key: value for key, value in record.items() if value is not None}
+    return record
+
+
+def _read_records(
+    path: str | Path, column: str | None, axis: Literal["feature", "row"], text: TextOptions
+) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Read a table of metadata with one line per feature or row.
+
+    The names are in ``column``; by default in the column ``axis``, or in the first one if there is none such.
+    Returns the column of the names, and ``{name: {column: value}}``.
+    """
+    from headstart.table.metadata import read_metadata
+    from headstart.table.sources import open_source
+
+    source = open_source(path, (column or axis,), text.format)
+    if column is None:
+        column = axis if axis in source.columns else source.columns[0]
+    names, lines = read_metadata(source, column, axis)
+    records = zip(names, lines.to_pylist(), strict=True)
+    return column, {name: {k: v for k, v in record.items() if v is not None} for name, record in records}

@@ -61,6 +61,7 @@ for _command in (
     ask.info,
     ask.check,
     change.add_feature,
+    change.add_features,
     change.add_row,
     change.add_rows,
     change.observe,

@@ -16,6 +16,7 @@ from headstart.errors import InputError
 
 if TYPE_CHECKING:
     from headstart.table import Table
+    from headstart.table.reading import Columns
     from headstart.table.sources import TextFormat
 
 # -- single arguments and options ---------------------------------------------------------------------
@@ -199,6 +200,13 @@ class ColumnOptions:
     row: RowColumn = None
     feature: FeatureColumn = None
     value: ValueColumn = None
+
+    @property
+    def names(self) -> Columns:
+        """The columns as the table's readers take them."""
+        from headstart.table.reading import Columns
+
+        return Columns(self.row, self.feature, self.value)
 
 
 @dataclass(frozen=True, kw_only=True)

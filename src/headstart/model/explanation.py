@@ -25,6 +25,7 @@ from headstart.model.observations import ObservationList
 from headstart.model.prediction import plot_explanation, predict_features
 from headstart.model.row_states import RowInputs, compute_row_states, fitted_observations, row_inputs
 from headstart.model.state import ModelState
+from headstart.model.titles import row_titles, title_of
 from headstart.table import Names
 from headstart.table.names import as_name
 
@@ -69,20 +70,24 @@ class Contribution:
         The observed value or the metadata value; None if there is none.
     value : float
         The amount that is added to the prediction, in the explanation's unit.
+    title : str, optional
+        The metadata ``title`` or ``name`` of an observed feature, if it has one.
     """
 
     source: Source
     name: str
     given: object
     value: float
+    title: str | None = None
 
     @property
     def label(self) -> str:
         """A short text for tables and plots."""
         if not self.name:
             return _TITLES[self.source]
+        name = self.title or self.name
         value = f"{self.given:.4g}" if isinstance(self.given, float) else self.given
-        return self.name if self.given is None else f"{self.name} = {value}"
+        return name if self.given is None else f"{name} = {value}"
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,8 @@ class Explanation:
         The mean that ``predict`` returns; for log-odds, the probability with the log-odds ``output``.
     contributions : tuple of Contribution
         The contributions by source; observations have the largest first.
+    row_title, feature_title : str, optional
+        The metadata ``title`` or ``name`` of the row and the feature, if they have one.
     """
 
     row: str
@@ -115,6 +122,8 @@ class Explanation:
     output: float
     mean: float
     contributions: tuple[Contribution, ...]
+    row_title: str | None = None
+    feature_title: str | None = None
 
     def __iter__(self) -> Iterator[Contribution]:
         return iter(self.contributions)
@@ -136,12 +145,14 @@ class Explanation:
         return [*ordered[:n], Contribution("others", f"{len(others)} others", None, total)]
 
     def to_arrow(self) -> pa.Table:
-        """Return one line per contribution: source, name, given (as text), value."""
+        """Return one line per contribution: source, name, title if there are any, given (as text), value."""
         parts = self.contributions
+        titles = [part.title for part in parts]
         return pa.table(
             {
                 "source": [part.source for part in parts],
                 "name": [part.name for part in parts],
+                **({"title": titles} if any(titles) else {}),
                 "given": [None if part.given is None else str(part.given) for part in parts],
                 "value": [part.value for part in parts],
             }
@@ -174,8 +185,15 @@ class Explanation:
         width = max(len(label) for label, _, _ in parts)
         lines = [f"  {label:<{width}}  {value:+9.4g}  {source}".rstrip() for label, value, source in parts]
         lines.append(f"  {'prediction':<{width}}  {self.output:+9.4g}")
-        title = f"row {self.row!r}, feature {self.feature!r}: {self.mean:.4g} (parts in {self.unit})"
-        return "\n".join([title, *lines])
+        return "\n".join([f"{self._title} (parts in {self.unit})", *lines])
+
+    @property
+    def _title(self) -> str:
+        row, feature = (
+            repr(name) if title is None else f"{name!r} ({title})"
+            for name, title in ((self.row, self.row_title), (self.feature, self.feature_title))
+        )
+        return f"row {row}, feature {feature}: {self.mean:.4g}"
 
     def __repr__(self) -> str:
         return str(self)
@@ -184,8 +202,7 @@ class Explanation:
         lines: list[tuple[object, ...]] = [("baseline", self.baseline, "")]
         lines += [(part.label, part.value, _TITLES[part.source]) for part in self.largest(_MAX_PARTS)]
         lines.append(("prediction", self.output, ""))
-        title = f"row {self.row!r}, feature {self.feature!r}: {self.mean:.4g}"
-        return table_html(("part", f"contribution ({self.unit})", "source"), lines, title)
+        return table_html(("part", f"contribution ({self.unit})", "source"), lines, self._title)
 
 
 _LEAST_PROBABILITY = 1e-12  # whose log-odds are finite
@@ -258,19 +275,27 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
         Contribution("row", "", None, float(unexplained @ mean_weight)),
     ]
     metadata = known.readable_metadata(fitted.schema)
+    feature_title = title_of(metadata)
     contributions += [
         Contribution("metadata", name, metadata.get(name), float(effect @ mean_activation))
         for name, effect in prior.columns.items()
     ]
     joint = (prior.feature - prior.average) - sum(prior.columns.values(), torch.zeros_like(head))
-    context = f"{known.name}: {known.shots} observation{'s' * (known.shots != 1)}"
+    context = f"{feature_title or known.name}: {known.shots} observation{'s' * (known.shots != 1)}"
     contributions += [
         Contribution("metadata", "all columns together", None, float(joint @ mean_activation)),
         Contribution("context", context, None, float((head - prior.feature) @ mean_activation)),
     ]
     baseline = float(prior.average[:-1] @ baseline_activation + prior.average[-1])
     relevant = [part for part in contributions if part.source == "observation" or abs(part.value) > _ROUNDING]
-    return _explanation(fitted, explained, known, baseline, relevant)
+    explanation = _explanation(fitted, explained, known, baseline, relevant)
+    return replace(explanation, row_title=_row_title(fitted, explained.name), feature_title=feature_title)
+
+
+def _row_title(fitted: ModelState, name: str) -> str | None:
+    """Return the title of a row, or None if it has none or is not in the model."""
+    titles = row_titles(fitted, [fitted.rows.position(name)]) if name in fitted.rows else None
+    return titles[0] or None if titles else None
 
 
 def _require_explainable(fitted: ModelState) -> None:
@@ -313,8 +338,10 @@ def _observation_contributions(fitted: ModelState, inputs: RowInputs, effects: T
         if name is None:  # the feature has been removed from the model, but the backbone still reads it
             contribution = Contribution("observation", fitted.backbone_features[number], None, effect)
         else:
-            value = fitted.feature_store[name].kind.margin.to_value(value)
-            contribution = Contribution("observation", name, float(np.round(value, 6)), effect)
+            feature = fitted.feature_store[name]
+            value = float(np.round(feature.kind.margin.to_value(value), 6))
+            title = title_of(feature.readable_metadata(fitted.schema))
+            contribution = Contribution("observation", name, value, effect, title)
         contributions.append(contribution)
     return sorted(contributions, key=lambda part: -abs(part.value))
 

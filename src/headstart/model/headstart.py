@@ -13,11 +13,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ from headstart.errors import (
     did_you_mean,
     for_user,
     guard_methods,
+    option_name,
 )
 from headstart.evaluate.results import Results
 from headstart.model.evaluation import On, evaluate
@@ -47,6 +49,7 @@ from headstart.model.inputs import (
     ObservationsLike,
     ReadOptions,
     Triples,
+    Unknown,
     answers_of,
     as_list,
     as_mapping,
@@ -55,10 +58,15 @@ from headstart.model.inputs import (
     check_context,
     check_new_features,
     describe_unusual,
+    drop_unknown,
     encode_row_metadata,
     feature_triples,
+    find_unknown,
+    open_observations,
     read_triples,
+    require_clock,
     require_mapping,
+    require_weights,
     row_triples,
     rows_with_states,
     unique_names,
@@ -90,6 +98,7 @@ from headstart.model.summary import (
     known_feature,
     known_row,
 )
+from headstart.model.titles import feature_titles, name_with_title, row_titles, search_names
 from headstart.model.updates import (
     Observed,
     Update,
@@ -486,6 +495,50 @@ class Headstart:
             A row of the model.
         """
         return known_row(self._fitted, row)
+
+    def find_features(self, text: str) -> list[str]:
+        """Return the features whose name or title contains a text, in the order of the model.
+
+        Parameters
+        ----------
+        text : str
+            The text; case is ignored. The title is the metadata column ``title``, or ``name``.
+        """
+        fitted = self._fitted
+        return search_names(list(fitted.feature_store), feature_titles(fitted, fitted.feature_store), text)
+
+    def find_rows(self, text: str) -> list[str]:
+        """Return the rows whose name or title contains a text, in the order of the model.
+
+        Parameters
+        ----------
+        text : str
+            The text; case is ignored. The title is the row metadata column ``title``, or ``name``.
+        """
+        fitted = self._fitted
+        return search_names(fitted.rows, row_titles(fitted, range(len(fitted.rows))), text)
+
+    def feature_with_title(self, title: str) -> str | None:
+        """Return the name of the only feature with this title; None if there is none.
+
+        Parameters
+        ----------
+        title : str
+            The title; case is ignored.
+
+        Raises
+        ------
+        InputError
+            If several features have it.
+        """
+        fitted = self._fitted
+        return name_with_title(
+            list(fitted.feature_store), feature_titles(fitted, fitted.feature_store), title
+        )
+
+    def row_titles(self, rows: Sequence[Any]) -> tuple[str, ...] | None:
+        """Return the titles of ``rows``, empty for a row without one; None if none has one."""
+        return row_titles(self._fitted, self._fitted.rows.positions(rows).tolist())
 
     def table(self, *, metadata: bool = True) -> Table:
         """Return all observations of the model as a table for the next ``fit``.
@@ -1087,6 +1140,7 @@ class Headstart:
         time: object = None,
         weight: object = None,
         update: Update = "both",
+        unknown: Unknown = "error",
         missing: MissingLike = None,
         separator: str | None = None,
         decimal: str | None = None,
@@ -1112,6 +1166,10 @@ class Headstart:
             one for each entry of a list. All are above 0.
         update : {"both", "features", "rows"}, default="both"
             The part of the model to update: the features, the rows, or both.
+        unknown : {"error", "add", "skip"}, default="error"
+            What to do with rows and features that are not in the model: refuse all observations, add the rows
+            and features first, without metadata and with the model's most frequent kind, or leave their
+            observations out.
         missing : number, text or list of them, default=None
             Codes for missing values in a frame or file, as in ``Table.read``.
         separator, decimal, encoding : str, default=None
@@ -1147,9 +1205,31 @@ class Headstart:
         """
         columns = Columns(row, feature, value)
         text = TextFormat(separator, decimal, encoding, MissingCodes.of(missing))
+        if not isinstance(unknown, str) or unknown not in get_args(Unknown):
+            choices = "'error', 'add' or 'skip'"
+            raise InputError(f"{option_name('unknown')} must be {choices}; got {unknown!r}")
         with self._lock:
-            triples = read_triples(self._fitted, observations, columns, text, time, weight)
-            return self._observe(triples, update)
+            fitted = self._fitted
+            if unknown == "error":
+                return self._observe(read_triples(fitted, observations, columns, text, time, weight), update)
+            require_clock(fitted, time)
+            require_weights(fitted, weight)
+            if not isinstance(observations, (list, tuple)):
+                observations = open_observations(fitted, observations, columns, text, time, weight)
+            names = find_unknown(fitted, observations)
+            if unknown == "skip":
+                known, weight = drop_unknown(observations, weight, names)
+                triples = read_triples(fitted, known, columns, text, time, weight)
+                observed = self._observe(triples, update)
+                return replace(
+                    observed, skipped_features=tuple(names.features), skipped_rows=tuple(names.rows)
+                )
+            with self._all_or_nothing() as trial:
+                trial.add_features({name: {} for name in names.features})
+                trial.add_rows({name: {} for name in names.rows})
+                triples = read_triples(trial.fitted_, observations, columns, text, time, weight)
+                observed = trial._observe(triples, update)
+            return replace(observed, added_features=tuple(names.features), added_rows=tuple(names.rows))
 
     def observe_feature(
         self,
@@ -1419,6 +1499,19 @@ class Headstart:
         if self._notes is not None:
             self._notes.record(self.fitted_, after, call())
         self.fitted_ = after
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[Self]:
+        """Make several changes one: change the copy that is yielded; an error in the block changes nothing.
+
+        The caller holds the lock.
+        """
+        before, trial = self._fitted, copy(self)
+        trial._notes = CallLog(before)
+        yield trial
+        if self._notes is not None:
+            self._notes.record(before, trial.fitted_, *(trial._notes.calls(trial.fitted_) or ()))
+        self.fitted_ = trial.fitted_
 
     def _adapter_settings(self) -> AdapterConfig | Literal["auto"]:
         """Return the settings of the adapter, or "auto"."""

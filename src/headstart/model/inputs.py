@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
 import narwhals as nw
@@ -644,7 +644,7 @@ def read_triples(
     ----------
     fitted : ModelState
         The model.
-    data : list of (row, feature, value), frame or path
+    data : list of (row, feature, value), frame, path or ReadSource
         The observations; an entry of a list may also be (row, feature, value, time).
     columns : Columns
         The columns of a frame or file.
@@ -679,17 +679,8 @@ def read_triples(
         rows, features, values = _split_triples(data)
         row_numbers = feature_numbers = np.arange(len(rows), dtype=np.int32)
     else:
-        if fitted.clock is not None:
-            if time is not None and not isinstance(time, str):
-                raise InputError(
-                    f"{option_name('time')} of a frame or file is the name of a column; got {time!r}"
-                )
-            columns = columns._replace(time=time or "time")
-        if weight is not None and not isinstance(weight, str):
-            raise InputError(
-                f"{option_name('weight')} of a frame or file is the name of a column; got {weight!r}"
-            )
-        source, labels = _read_source(data, columns._replace(weight=weight), text)
+        opened = open_observations(fitted, data, columns, text, time, weight)
+        source, labels = opened.observations, opened.labels
         if labels or any(
             category_columns(fitted, name) for name in source.features if name not in fitted.feature_store
         ):
@@ -701,6 +692,99 @@ def read_triples(
     names, known, feature_index = _find_features(fitted, features)
     feature_index = feature_index[feature_numbers]
     return _check_triples(fitted, names, known, row_index, feature_index, values, times, weights)
+
+
+@dataclass(frozen=True)
+class ReadSource:
+    """Observations read from a frame or file, and the labels of their values if these are texts."""
+
+    observations: Observations
+    labels: Sequence[str]
+
+
+def open_observations(
+    fitted: ModelState, data: object, columns: Columns, text: TextFormat | None, time: object, weight: object
+) -> ReadSource:
+    """Read a frame or file of observations once; the parameters are those of ``read_triples``."""
+    if isinstance(data, ReadSource):
+        return data
+    if fitted.clock is not None:
+        if time is not None and not isinstance(time, str):
+            raise InputError(
+                f"{option_name('time')} of a frame or file is the name of a column; got {time!r}"
+            )
+        columns = columns._replace(time=time or "time")
+    if weight is not None and not isinstance(weight, str):
+        raise InputError(
+            f"{option_name('weight')} of a frame or file is the name of a column; got {weight!r}"
+        )
+    return _read_source(data, columns._replace(weight=weight), text)
+
+
+Unknown = Literal["error", "add", "skip"]
+
+
+class UnknownNames(NamedTuple):
+    """The rows and features of observations that are not in a model, in order of occurrence."""
+
+    rows: list[str]
+    features: list[str]
+
+
+def find_unknown(fitted: ModelState, data: Sequence[Any] | ReadSource) -> UnknownNames:
+    """Return the names in observations that are not in the model; invalid entries are ignored here."""
+    if isinstance(data, ReadSource):
+        rows, features = data.observations.rows, data.observations.features
+    else:
+        entries = [entry for entry in data if _is_entry(entry)]
+        rows = list(dict.fromkeys(as_name(entry[0], "row") for entry in entries))
+        features = list(dict.fromkeys(as_name(entry[1], "feature") for entry in entries))
+    return UnknownNames(
+        [row for row in rows if row not in fitted.rows],
+        [
+            name
+            for name in features
+            if name not in fitted.feature_store and not category_columns(fitted, name)
+        ],
+    )
+
+
+def drop_unknown(
+    data: Sequence[Any] | ReadSource, weight: object, unknown: UnknownNames
+) -> tuple[Sequence[Any] | ReadSource, object]:
+    """Return the observations and their weights without those of ``unknown`` rows and features."""
+    rows, features = set(unknown.rows), set(unknown.features)
+    if isinstance(data, ReadSource):
+        source = data.observations
+        known_rows = np.array([row not in rows for row in source.rows], dtype=bool)
+        known_features = np.array([name not in features for name in source.features], dtype=bool)
+        known = known_rows[source.row_numbers] & known_features[source.feature_numbers]
+        used_rows, row_numbers = np.unique(source.row_numbers[known], return_inverse=True)
+        used_features, feature_numbers = np.unique(source.feature_numbers[known], return_inverse=True)
+        kept = replace(
+            source,
+            rows=[source.rows[number] for number in used_rows],
+            features=[source.features[number] for number in used_features],
+            row_numbers=row_numbers.astype(np.int32),
+            feature_numbers=feature_numbers.astype(np.int32),
+            values=source.values[known],
+            times=None if source.times is None else source.times[known],
+            weights=None if source.weights is None else source.weights[known],
+        )
+        return ReadSource(kept, data.labels), weight
+    places = [
+        place
+        for place, entry in enumerate(data)
+        if not _is_entry(entry)
+        or (as_name(entry[0], "row") not in rows and as_name(entry[1], "feature") not in features)
+    ]
+    if isinstance(weight, (list, tuple, np.ndarray)) and len(weight) == len(data):
+        weight = [weight[place] for place in places]
+    return [data[place] for place in places], weight
+
+
+def _is_entry(entry: object) -> bool:
+    return isinstance(entry, Sequence) and not isinstance(entry, str) and len(entry) in (3, 4)
 
 
 def _read_answers(fitted: ModelState, source: Observations, labels: Sequence[str]) -> Triples:
@@ -871,10 +955,8 @@ def _split_triples(triples: Sequence[Any]) -> tuple[list[Any], list[Any], NDArra
     return [triple[0] for triple in triples], [triple[1] for triple in triples], values
 
 
-def _read_source(
-    data: object, columns: Columns, text: TextFormat | None
-) -> tuple[Observations, Sequence[str]]:
-    """Read a frame or a file in the long form; return also the labels, if values are texts."""
+def _read_source(data: object, columns: Columns, text: TextFormat | None) -> ReadSource:
+    """Read a frame or a file in the long form."""
     # The attributes of the class: a lazy frame warns where its own are read.
     is_frame = hasattr(type(data), "columns") or hasattr(type(data), "schema")
     if not (isinstance(data, (str, os.PathLike)) or is_frame):
@@ -891,7 +973,7 @@ def _read_source(
         lambda source: read_long(source, row, feature, value, columns.time, columns.weight),
         columns.weight,
     )
-    return observations, source.labels if isinstance(source, LabelledSource) else ()
+    return ReadSource(observations, source.labels if isinstance(source, LabelledSource) else ())
 
 
 def _row_positions(fitted: ModelState, rows: list[Any]) -> NDArray[np.int64]:
@@ -899,7 +981,9 @@ def _row_positions(fitted: ModelState, rows: list[Any]) -> NDArray[np.int64]:
     try:
         return fitted.rows.positions(rows)
     except UnknownNameError as error:
-        advice = for_user("add_rows() adds new ones", "headstart add-rows adds new ones")
+        advice = for_user(
+            "add_rows() adds new ones, or unknown='add'", "headstart add-rows adds new ones, or --unknown add"
+        )
         raise UnknownNameError(f"{error}; {advice}") from None
 
 
@@ -912,7 +996,10 @@ def _find_features(fitted: ModelState, keys: list[Any]) -> tuple[Names, list[Fea
     unique = list(dict.fromkeys(names))
     unknown = [name for name in unique if name not in feature_store]
     if unknown:
-        advice = for_user("add_feature() adds new ones", "headstart add-feature adds new ones")
+        advice = for_user(
+            "add_features() adds new ones, or unknown='add'",
+            "headstart add-features adds new ones, or --unknown add",
+        )
         near = did_you_mean(unknown[0], feature_store if len(feature_store) <= MAX_SUGGESTIONS else ())
         what = f"feature {unknown[0]!r}{near}" if len(unknown) == 1 else f"features: {join_names(unknown)}"
         raise UnknownNameError(f"unknown {what}; {advice}")

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from statistics import NormalDist
@@ -34,6 +34,7 @@ from headstart.training.calibration import LEVELS, USUAL_LEVEL
 
 if TYPE_CHECKING:
     from headstart.model.explanation import Explanation
+    from headstart.table import Table
 
 
 Numbers = NDArray[np.float64]
@@ -495,6 +496,42 @@ class Prediction:
             }
         )
 
+    def to_wide(self, observed: Table | Mapping[str, Mapping[str, float]] | None = None) -> pa.Table:
+        """Return the wide form: a column ``row``, and one column per feature with the means.
+
+        Parameters
+        ----------
+        observed : Table or dict, default=None
+            Observations, such as ``model.table()`` or ``{row: {feature: value}}``. Their cells have the
+            observed values.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> filled = model.predict(["row 1", "row 0"], ["film 3", "film 2"]).to_wide(observed=table)
+        >>> filled["row"].to_pylist(), filled.column_names
+        (['row 1', 'row 0'], ['row', 'film 3', 'film 2'])
+        """
+        values = self.mean.copy()
+        if isinstance(observed, Mapping):
+            for line, row in enumerate(self.rows):
+                own = observed.get(row, {})
+                for column, feature in enumerate(self.features):
+                    values[line, column] = own.get(feature, values[line, column])
+        elif observed is not None:
+            lines, columns = (
+                np.array([ours.position(name) if name in ours else -1 for name in theirs], dtype=np.int64)
+                for ours, theirs in ((self.rows, observed.rows), (self.features, observed.features))
+            )
+            at = lines[observed.row_index], columns[observed.feature_index]
+            inside = (at[0] >= 0) & (at[1] >= 0)
+            values[at[0][inside], at[1][inside]] = observed.values[inside]
+        names = pa.array(self.rows, pa.string())
+        return pa.table([names, *map(as_arrow, values.T)], names=["row", *self.features])
+
     @property
     def _title(self) -> str:
         return f"Prediction({len(self.rows)} rows × {len(self.features)} features)"
@@ -768,7 +805,11 @@ def plot_explanation(explanation: Explanation, n: int, ax: Any) -> Any:
     texts = [f"baseline {explanation.baseline:.3g}", *(part.label for part in parts)]
     _label(ax, [_escape(text) for text in [*texts, f"prediction {explanation.output:.3g}"]])
     ax.set_xlabel(explanation.unit)
-    ax.set_title(_escape(f"{explanation.row} · {explanation.feature}"))
+    row, feature = (
+        explanation.row_title or explanation.row,
+        explanation.feature_title or explanation.feature,
+    )
+    ax.set_title(_escape(f"{row} · {feature}"))
     return ax
 
 

@@ -34,6 +34,7 @@ from headstart.model.inputs import (
 from headstart.model.prediction import MAX_LEVEL, predict_features
 from headstart.model.state import ModelState
 from headstart.model.suggestion import Weights, choose_rows, greedy_design
+from headstart.model.titles import feature_titles, row_titles
 from headstart.table import Names
 from headstart.table.kinds import KindType
 from headstart.table.names import as_name
@@ -474,7 +475,7 @@ def rank_features(
         )
         low, high = prediction.interval(level)
         mean, std, low, high = (part[0] for part in (prediction.mean, prediction.std, low, high))
-        titles = _titles([stored[slot].readable_metadata(fitted.schema) for slot in slots])
+        titles = feature_titles(fitted, names)
         numbers = (score, mean, std, low, high)
         rankings.append(Ranking(row.name, "feature", criterion.by, tuple(names), *numbers, level, titles))
     return rankings
@@ -710,21 +711,9 @@ def rank_rows(
     prediction = predict_features(fitted, Names(names, "row"), states, [known.name])
     low, high = prediction.interval(level)
     mean, std, low, high = (part[:, 0] for part in (prediction.mean, prediction.std, low, high))
-    titles = None if records is None else _titles(records.take(pa.array(positions)).to_pylist())
+    titles = row_titles(fitted, positions.tolist())
     numbers = (score, mean, std, low, high)
     return Ranking(known.name, "row", criterion.by, tuple(names), *numbers, level, titles)
-
-
-_TITLE_COLUMNS = ("title", "name")  # metadata columns that are shown beside names
-
-
-def _titles(records: Sequence[Mapping[str, object]]) -> tuple[str, ...] | None:
-    """Return the titles in the metadata ``records`` of features or rows; None if none has one."""
-    for column in _TITLE_COLUMNS:
-        titles = [record.get(column) for record in records]
-        if any(isinstance(title, str) for title in titles):
-            return tuple(title if isinstance(title, str) else "" for title in titles)
-    return None
 
 
 def _require_columns(where: Mapping[str, Any], columns: Sequence[str]) -> None:

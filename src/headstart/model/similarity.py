@@ -15,6 +15,7 @@ from headstart.core.types import second_moment
 from headstart.display import MAX_LINES, table_html, text_table
 from headstart.model.ranking import top_candidates
 from headstart.model.state import ModelState
+from headstart.model.titles import feature_titles
 
 _CONSTANT = 1e-12  # outputs with a smaller variance, on the models' scale, count as constant
 
@@ -33,11 +34,14 @@ class Similar:
         The names of the others. Equally similar features are in the order of the model.
     similarity : ndarray of shape (n,)
         The correlations of their outputs with those of ``feature``, over rows.
+    titles : tuple of str, optional
+        The metadata ``title`` or ``name`` of each, if there is such a column.
     """
 
     feature: str
     names: tuple[str, ...]
     similarity: NDArray[np.float64]
+    titles: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -46,8 +50,11 @@ class Similar:
         return iter(zip(self.names, self.similarity.tolist(), strict=True))
 
     def to_arrow(self) -> pa.Table:
-        """Return one line per feature: feature, similarity."""
-        return pa.table({"feature": pa.array(self.names, pa.string()), "similarity": self.similarity})
+        """Return one line per feature: feature, title if there is one, similarity."""
+        titles = {} if self.titles is None else {"title": pa.array(self.titles, pa.string())}
+        return pa.table(
+            {"feature": pa.array(self.names, pa.string()), **titles, "similarity": self.similarity}
+        )
 
     def to_pandas(self) -> Any:
         """Return ``to_arrow`` as a pandas frame; pandas must be installed."""
@@ -57,15 +64,18 @@ class Similar:
     def _title(self) -> str:
         return f"{len(self)} features similar to {self.feature!r}"
 
-    def _lines(self) -> list[tuple[str, str]]:
-        return [(name, f"{value:+.3f}") for name, value in list(self)[:MAX_LINES]]
+    def _lines(self) -> list[tuple[str, ...]]:
+        titles = [()] * len(self) if self.titles is None else [(title,) for title in self.titles]
+        lines = zip(self, titles, strict=True)
+        return [(name, *title, f"{value:+.3f}") for (name, value), title in lines][:MAX_LINES]
 
     def __repr__(self) -> str:
         more = [f"  … {len(self) - MAX_LINES} more"] if len(self) > MAX_LINES else []
         return "\n".join([self._title, *([text_table(self._lines())] if len(self) else []), *more])
 
     def _repr_html_(self) -> str:
-        return table_html(("feature", "similarity"), self._lines(), self._title, total=len(self))
+        titles = () if self.titles is None else ("title",)
+        return table_html(("feature", *titles, "similarity"), self._lines(), self._title, total=len(self))
 
 
 @torch.no_grad()
@@ -99,4 +109,4 @@ def similar(fitted: ModelState, name: object, n: int) -> Similar:
     exact = correlation(near, torch.float64).clamp(-1, 1).numpy()
     order = np.lexsort((columns.positions[near.numpy()], -exact))[:n]
     names = [columns.features[i].name for i in near.numpy()[order]]
-    return Similar(feature_store[name].name, tuple(names), exact[order])
+    return Similar(feature_store[name].name, tuple(names), exact[order], feature_titles(fitted, names))

@@ -374,17 +374,33 @@ class Observed:
         The number of observations.
     features, rows : tuple of str
         The features and the rows that changed.
+    added_features, added_rows : tuple of str
+        The features and the rows that were added to the model (``unknown="add"``).
+    skipped_features, skipped_rows : tuple of str
+        The features and the rows that are not in the model and were left out (``unknown="skip"``).
     """
 
     observations: int
     features: tuple[str, ...]
     rows: tuple[str, ...]
+    added_features: tuple[str, ...] = ()
+    added_rows: tuple[str, ...] = ()
+    skipped_features: tuple[str, ...] = ()
+    skipped_rows: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return (
+        message = (
             f"{self.observations} observations taken; {len(self.features)} features and {len(self.rows)} rows"
             " changed"
         )
+        if self.added_features or self.added_rows:
+            message += f"; added {len(self.added_features)} features and {len(self.added_rows)} rows"
+        if self.skipped_features or self.skipped_rows:
+            message += (
+                f"; left out {len(self.skipped_features)} features and {len(self.skipped_rows)} rows that "
+                "the model does not know"
+            )
+        return message
 
 
 def require_supported(fitted: ModelState, features: list[Feature], update: str) -> None:

@@ -500,7 +500,7 @@ def similar(request: Request, body: Similar) -> Response:
     snapshot = service_of(request).snapshot
     with error_at("/feature"):
         similar_features = snapshot.model.similar(body.feature, body.n)
-    lines = [{"feature": name, "similarity": value} for name, value in similar_features]
+    lines = similar_features.to_arrow().to_pylist()
     return answer(snapshot, {"feature": similar_features.feature, "similar": lines})
 
 

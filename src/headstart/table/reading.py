@@ -6,7 +6,7 @@ sorts by (row, feature), ``merge_duplicates`` keeps one value per cell; ``assemb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -295,6 +295,35 @@ def read_row(
 ) -> dict[str, Any]:
     """Read the observations of one row from a file or frame with one line per feature: {feature: value}."""
     return _read_values(data, "feature", feature, value, text)
+
+
+def read_contexts(
+    data: object, features: Collection[str], columns: Columns, text: TextFormat | None = None
+) -> dict[str, dict[str, Any]]:
+    """Read the observations of some ``features`` from a file or frame in the long form.
+
+    Returns ``{feature: {row: value}}``; the observations of other features are left out.
+    """
+    row, feature, value = columns.normalise().or_default()
+    source = open_source(data, (row, feature, value), text)
+    choose_form(source, "long", columns, None)
+    source, observations = read_values(source, lambda source: read_long(source, row, feature, value))
+    wanted = np.array([name in features for name in observations.features], dtype=bool)
+    chosen = np.flatnonzero(wanted[observations.feature_numbers])
+    found: list[Any] = observations.values[chosen].tolist()
+    if isinstance(source, LabelledSource):
+        found = [source.labels[int(number)] for number in found]
+    contexts: dict[str, dict[str, Any]] = {
+        observations.features[number]: {} for number in np.flatnonzero(wanted)
+    }
+    for line, content in zip(chosen.tolist(), found, strict=True):
+        name = observations.features[observations.feature_numbers[line]]
+        observer = observations.rows[observations.row_numbers[line]]
+        if contexts[name].setdefault(observer, content) != content:
+            raise InputError(
+                f"{source.label}: row {observer!r}, feature {name!r} has more than one value; keep one"
+            )
+    return contexts
 
 
 def _read_values(

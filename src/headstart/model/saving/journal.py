@@ -315,10 +315,10 @@ class CallLog:
         self._calls: list[Call] = []
         self._latest: ModelState | None = fitted  # the state to which the calls lead
 
-    def record(self, before: ModelState, after: ModelState, call: Call) -> None:
-        """Record a call that changed the model from the state ``before`` to ``after``."""
+    def record(self, before: ModelState, after: ModelState, *calls: Call) -> None:
+        """Record calls that changed the model from the state ``before`` to ``after``."""
         if self._latest is before:
-            self._calls.append(call)
+            self._calls += calls
             self._latest = after
 
     def record_unsaved(self, before: ModelState, after: ModelState) -> None:
