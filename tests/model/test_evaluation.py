@@ -56,6 +56,21 @@ def test_the_curve_is_that_of_features_added_by_hand(split: tuple[Headstart, Tab
     assert snapshot(model) == before
 
 
+def test_after_updates_heads_are_those_of_features_added_by_hand(split: tuple[Headstart, Table]) -> None:
+    model = copy(split[0])
+    rows, known = list(model.rows), list(model.features)
+    model.observe([(row, feature, 1) for row in rows[:40] for feature in known[:12]])
+    observed = dict(zip(rows[:5], [5, 4, 1, 2, 4], strict=True))
+    new = pd.DataFrame({"row": list(observed), "feature": "new", "value": list(observed.values())})
+    (run,) = (run for run in model.evaluate(new, (4,)).runs if run.metric == "rmse")
+    errors = []
+    for target, value in observed.items():  # the target is one of these
+        added = copy(model)
+        added.add_feature("new", observations={row: observed[row] for row in observed if row != target})
+        errors.append(abs(added.predict([target], ["new"]).mean[0, 0] - value))
+    assert np.isclose(errors, run.value, rtol=1e-5).any(), (errors, run.value)
+
+
 def test_cells_that_were_held_out_are_predicted_as_they_are() -> None:
     table = ratings_table(rows=80, features=30)
     held = np.random.default_rng(0).random(len(table.values)) < 0.2

@@ -16,6 +16,7 @@ from tests.model.conftest import CLOSED
 from tests.oracles.row_state import row_state
 from tests.states import snapshot, state_of
 
+from headstart.adapters.base import Adapter
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart, Prediction
 from headstart.table import Table
@@ -165,6 +166,16 @@ def test_a_row_of_the_table_can_be_removed(fresh: Fresh, tmp_path: Path) -> None
     model.save(tmp_path / "m")
     assert b'u7"' not in (tmp_path / "m" / "model.json").read_bytes()
     assert same(model.predict(), Headstart.load(tmp_path / "m").predict(), rows, list(model.features))
+
+
+def test_no_adapter_inside_a_blend_keeps_a_removed_row(fresh: Fresh) -> None:
+    model = fresh("factorisation", "chn-bayes-blend")
+    before = len(model.rows)
+    model.remove_row("u7")
+    adapter = state_of(model).adapter
+    assert adapter.blend_partner is not None
+    kept = [part.knowledge for part in adapter.modules() if isinstance(part, Adapter)]
+    assert [len(knowledge.cells) for knowledge in kept] == [before - 1] * len(kept)
 
 
 def model_rows(model: Headstart, feature: str) -> set[str]:

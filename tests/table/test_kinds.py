@@ -256,6 +256,14 @@ def test_what_was_inferred_can_be_pasted_back():
     assert again.notes == ()
 
 
+def test_the_text_of_inferred_counts_without_zeros_reads_back_the_same():
+    random = np.random.default_rng(0)
+    columns = {f"c{i}": np.exp(random.normal(3, 2, 60)).round() + 1 for i in range(12)}
+    for kind in kinds_of(columns).values():
+        assert kind.name == "count"
+        assert Kind.parse(str(kind)) == kind
+
+
 # --- kinds that are given ---------------------------------------------------------------------------
 
 

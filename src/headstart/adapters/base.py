@@ -7,6 +7,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from copy import copy
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -122,6 +124,22 @@ class Adapter(nn.Module, ABC):
 
     def finish(self) -> None:
         """Set buffers that depend on trained parameters, once, after training."""
+
+    def with_knowledge(self, knowledge: Knowledge) -> Self:
+        """Return a copy of the adapter, and of the adapters in it, that reads other ``knowledge``.
+
+        The copies share their parameters and buffers with the originals.
+        """
+        adapter = copy(self)
+        adapter.knowledge = knowledge
+        adapter._modules = {
+            name: module.with_knowledge(knowledge) if isinstance(module, Adapter) else module
+            for name, module in self._modules.items()
+        }
+        for name in [*vars(adapter)]:
+            if isinstance(getattr(type(self), name, None), cached_property):
+                del adapter.__dict__[name]
+        return adapter
 
     @property
     def learns(self) -> bool:

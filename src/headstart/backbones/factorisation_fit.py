@@ -447,7 +447,7 @@ class FactorisationTraining:
         blocks = row_blocks(backbone, cells)
         for turn in range(done + 1, backbone.sweeps + 1):
             choosing = turn % _CHOICE_INTERVAL == 0
-            if self.weights is not None and turn == backbone.sweeps // 2 + 1:
+            if self.weights is not None and cells.weights is None and turn > backbone.sweeps // 2:
                 cells = self.cells = replace(cells, weights=self.weights)
                 self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
                 blocks = row_blocks(backbone, cells)
@@ -584,14 +584,14 @@ class FactorisationTraining:
         return means, loo_covariance(heads - means, within, weights)
 
     def _update_precision(self, errors: Errors) -> float:
-        """Update the precision of each kind; return the standard deviation of the errors."""
-        error = 0.0
+        """Update the precision of each kind; return the root mean square of all errors."""
         for kind, (squared, count) in errors.items():
             variance = squared / count
             factor = _CLICK_PRECISION if kind == KindType.CLICK else self.freedom
             self.backbone.precision[kind] = factor / max(variance, _MIN_VARIANCE)
-            error = max(variance, 0.0) ** 0.5
-        return error
+        squares = sum(squared for squared, _ in errors.values())
+        count = sum(count for _, count in errors.values())
+        return float(max(squares / max(count, 1.0), 0.0) ** 0.5)
 
     def _update_heads(self, sums: FeatureSums, prior_means: Tensor, prior_covariance: Tensor) -> None:
         """Update the posteriors of the features' heads, and their relative precisions."""

@@ -133,16 +133,16 @@ def _evaluate_new_features(
     batch = FeatureBatch(cells, _encoded_metadata(fitted, table), fitted.modelled_kinds(types), units)
     test = KShotTest(batch, kinds, shots, seed)
     name = fitted.settings.chosen_adapter.name
+    references = fitted.row_store.take_references(
+        np.arange(len(fitted.rows))
+    )  # as ``add_feature`` reads rows
 
     @torch.no_grad()
     def adapt(features: FeatureBatch) -> Heads:
         blocks = torch.split(torch.arange(len(features)), _FEATURES_AT_ONCE)
         parts = [features.take(block) for block in blocks]
         return Heads.concatenate(
-            [
-                fitted.widen_heads(fitted.adapter.adapt(part, fitted.states), part, fitted.states)
-                for part in parts
-            ]
+            [fitted.widen_heads(fitted.adapter.adapt(part, references), part, references) for part in parts]
         )
 
     tested_types = types[test.features]

@@ -1148,8 +1148,9 @@ class Headstart:
     ) -> Observed:
         """Add observations of any rows and features of the model.
 
-        The states of the rows are computed again from the heads of their features, then the heads of the
-        features from the new states. An observed cell gets the new value.
+        The heads of the features and the states of the rows are computed again from all their observations,
+        so that the result does not depend on how the observations are divided into calls. An observed cell
+        gets the new value.
 
         Parameters
         ----------

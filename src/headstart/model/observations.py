@@ -19,7 +19,7 @@ class ObservationList(NamedTuple):
     """Observations of one row or one feature, each cell once, in ascending order of ``keys``."""
 
     keys: NDArray[Any]  # (n,): numbers of features (of a row), or positions of rows (of a feature)
-    values: NDArray[np.float64]  # (n,): in the units of the data
+    values: NDArray[np.float64]  # (n,): numbers of the kind (``Margin``)
     # (n,): the order in which cells first arrived, negative for cells of the table. None: all are FITTED.
     arrivals: NDArray[np.int64] | None = None
     times: NDArray[np.float64] | None = None  # (n,): None if observations do not age
@@ -160,7 +160,7 @@ class ObservationLists(NamedTuple):
 
     counts: NDArray[np.int64]  # (lines,)
     keys: NDArray[np.int64]  # (n,): ascending within a line
-    values: NDArray[np.float64]  # (n,): in the units of the data
+    values: NDArray[np.float64]  # (n,): numbers of the kind (``Margin``)
     times: NDArray[np.float64] | None = None  # (n,): None if observations do not age
     weights: NDArray[np.float64] | None = None  # (n,): as given; None: all 1
 

@@ -184,7 +184,7 @@ class RowInputs(NamedTuple):
     """The inputs of one row's state: its observations, and one head per observation that reads it."""
 
     numbers: NDArray[np.int64]  # (n,): the numbers of the features
-    values: NDArray[np.float64]  # (n,): in the units of the data
+    values: NDArray[np.float64]  # (n,): numbers of the kind (``Margin``)
     cells: Cells  # one line, whose indices are positions in ``heads``
     known: Cells  # one line with the observations of the backbone's features, by position in the backbone
     heads: Heads

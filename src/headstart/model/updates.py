@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -588,8 +587,7 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
         knowledge = replace(
             knowledge, cells=knowledge.cells.take(others), states=knowledge.states.take(others)
         )
-        adapter = copy(adapter)
-        adapter.knowledge = knowledge
+        adapter = adapter.with_knowledge(knowledge)
     row_metadata = fitted.row_metadata
     after = replace(
         fitted,

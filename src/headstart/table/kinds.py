@@ -312,7 +312,7 @@ class Amount(Margin):
         if not parameters:
             return cls(), []
         shift = float(parameters[0])
-        if not (math.isfinite(shift) and shift >= 0) or (shift == 0 and cls.name == "count"):
+        if not (math.isfinite(shift) and shift >= 0):
             raise InputError(f"the shift of {cls.name} must be a number from 0 up; got {parameters[0]!r}")
         return cls(shift), parameters[1:]
 

@@ -4,9 +4,10 @@ A second, small file holds the number of acknowledged changes and the digest of 
 written after the line of a change and before the writer returns. So a journal that lost an acknowledged
 change is told apart from the incomplete line of a writer that was killed.
 
-A change is a list of calls. A call contains its verb, names of rows and features, and values in the units of
-the data, in their order of arrival; replaying it computes heads and states again (see ``updates``). Metadata
-is recorded in encoded form, because its encoder may not be available when the call is replayed.
+A change is a list of calls. A call contains its verb, names of rows and features, and values in their order
+of arrival; replaying it computes heads and states again (see ``updates``). The values of ``observe`` and
+``add_features`` are numbers of the kind, such as the logarithm of a count (see ``table.kinds.Margin``).
+Metadata is recorded in encoded form, because its encoder may not be available when the call is replayed.
 """
 
 from __future__ import annotations
@@ -361,7 +362,7 @@ def observe_call(fitted: ModelState, after: ModelState, triples: Triples, update
     return {
         "verb": "observe",
         "features": [feature.name for feature in triples.features],
-        "places": triples.feature_positions[order].tolist(),
+        "feature_positions": triples.feature_positions[order].tolist(),
         "rows": [fitted.rows[row] for row in triples.rows[order].tolist()],
         "values": triples.values[order].tolist(),
         "times": _to_list(None if triples.times is None else triples.times[order]),
@@ -384,7 +385,7 @@ def add_rows_call(fitted: ModelState, new: NewRows) -> Call:
         "rows": rows,
         "metadata": new.encoded.tolist(),
         "records": _encode_records(new.records, schema),
-        "teach": new.update_features,
+        "update_features": new.update_features,
     }
 
 
@@ -429,7 +430,7 @@ def _observe(fitted: ModelState, call: Call) -> ModelState:
     feature_numbers = np.array(
         [fitted.feature_store.number(name) for name in call["features"]], dtype=np.int64
     )
-    feature_positions = np.array(call["places"], dtype=np.int64)
+    feature_positions = np.array(call["feature_positions"], dtype=np.int64)
     values = np.array(call["values"], dtype=np.float64)
     rows = fitted.rows.positions(call["rows"])
     order = np.arange(len(values))
@@ -446,7 +447,7 @@ def _add_rows(fitted: ModelState, call: Call) -> ModelState:
     rows = call["rows"]
     encoded = np.array(call["metadata"], dtype=np.float32).reshape(len(rows), -1)
     records = _decode_records(call["records"], len(rows))
-    return add_rows(fitted, NewRows(list(rows), rows, records, encoded, call["teach"]))
+    return add_rows(fitted, NewRows(list(rows), rows, records, encoded, call["update_features"]))
 
 
 def _rename_feature(fitted: ModelState, call: Call) -> ModelState:
