@@ -284,20 +284,6 @@ def check_adapter_loading(fixture: Fixture) -> None:
     require(same(heads, fixture.adapter.adapt(fixture.new, states), exact=True), rule, fixture.name)
 
 
-def check_streaming(fixture: Fixture) -> None:
-    """Check that the sufficient statistics of two halves of a context add up to those of the whole."""
-    adapter = fixture.adapter
-    if not adapter.streaming:
-        return
-    streamed = torch.nonzero(adapter.streams(fixture.new.kinds))[:, 0]
-    batch, states = fixture.new.take(streamed), adapter.refine(fixture.knowledge.states)
-    half = torch.arange(len(batch.cells.index)) % 2 == 0
-    parts = [batch.observing(batch.cells.keep(mask)) for mask in (half, ~half)]
-    total = sum((adapter.evidence(part, states) for part in parts), torch.zeros(()))
-    rule = "solve(evidence(a) + evidence(b)) must be adapt(a and b)"
-    require(same(adapter.solve(total, batch), adapter.adapt(batch, states)), rule, fixture.name)
-
-
 ADAPTER_CHECKS: tuple[Callable[[Fixture], None], ...] = (
     check_adapter_heads,
     check_repeatable,
@@ -305,7 +291,6 @@ ADAPTER_CHECKS: tuple[Callable[[Fixture], None], ...] = (
     check_batches,
     check_refining,
     check_adapter_loading,
-    check_streaming,
 )
 
 

@@ -16,7 +16,6 @@ from headstart.adapters.chn_bayes import CHNBayes
 from headstart.core.types import FeatureBatch, Heads
 from headstart.linalg.gaussian import condition_on_sums, mix
 from headstart.linalg.packed import unpack
-from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
 NAMES = ["bayes", "chn-bayes"]
@@ -84,7 +83,6 @@ def test_a_context_may_show_that_metadata_misleads(shots: tuple[int, ...], tiny:
     assert adapter.prior.uses_metadata
     states = adapter.refine(world.knowledge.states)
     heads = adapter.adapt(world.batch, states)
-    close(adapter.solve(adapter.evidence(world.batch, states), world.batch), heads)
     sums = adapter._sums(world.batch, states)
     root = adapter.prior.root(torch.float64)
     means = torch.stack(
@@ -101,50 +99,9 @@ def test_a_context_may_show_that_metadata_misleads(shots: tuple[int, ...], tiny:
     assert not adapter.mixes_priors
 
 
-def joined(one: Cells, other: Cells) -> Cells:
-    """The observations of both, line by line."""
-    lines, index = torch.cat([one.lines, other.lines]), torch.cat([one.index, other.index])
-    return Cells.from_pairs(lines, index, torch.cat([one.values, other.values]), len(one), one.width)
-
-
 def close(one: Heads, other: Heads) -> None:
     for mine, yours in zip(one.parts(), other.parts(), strict=True):
         torch.testing.assert_close(mine, yours, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_sums_imply_the_heads_add_up_and_are_taken_back(name: str, tiny: Callable[..., Tiny]) -> None:
-    world = tiny(**GAUSSIAN, shots=(9, 0, 5, 1, 10, 7))
-    adapter, batch = built(name, world), world.batch
-    states = adapter.refine(world.knowledge.states)
-    whole = adapter.evidence(batch, states)
-    assert whole.dtype == torch.float64
-    assert torch.equal(adapter.streams(batch.kinds), batch.kinds == KindType.RATING)
-    heads = adapter.adapt(batch, states)
-    close(adapter.solve(whole, batch), heads)
-    # of a batch, only metadata and kinds are read
-    bare = batch.observing(batch.cells.keep(torch.zeros(len(batch.cells.index), dtype=torch.bool)))
-    close(adapter.solve(whole, bare), heads)
-
-    first = torch.arange(len(batch.cells.index)) % 3 == 0
-    parts = [batch.observing(batch.cells.keep(mask)) for mask in (first, ~first)]
-    assert torch.equal(joined(parts[0].cells, parts[1].cells).index, batch.cells.index)
-    one, other = (adapter.evidence(part, states) for part in parts)
-    torch.testing.assert_close(one + other, whole, rtol=1e-12, atol=1e-9)
-    close(adapter.solve(other + one, batch), heads)
-    close(adapter.solve(whole - one, batch), adapter.adapt(parts[1], states))
-    each = torch.zeros_like(whole)  # one by one, backwards
-    for place in reversed(range(len(batch.cells.index))):
-        alone = torch.arange(len(batch.cells.index)) == place
-        each = each + adapter.evidence(batch.observing(batch.cells.keep(alone)), states)
-    close(adapter.solve(each, batch), heads)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_only_ratings_of_an_identity_link_stream(name: str, tiny: Callable[..., Tiny]) -> None:
-    kinds = torch.tensor([KindType.BINARY, KindType.RATING, KindType.REAL])
-    assert built(name, tiny(link="identity")).streams(kinds).tolist() == [False, True, False]
-    assert built(name, tiny(link="sigmoid")).streams(kinds).tolist() == [False, False, False]
 
 
 @pytest.mark.parametrize("name", NAMES)

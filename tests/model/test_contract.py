@@ -119,13 +119,6 @@ def forbid_computing(patched: pytest.MonkeyPatch) -> None:
                 patched.setattr(part, ability, never)
 
 
-def is_streamed(model: Headstart) -> bool:
-    """Whether observations are added up, which holds to rounding only."""
-    adapter = state_of(model).adapter
-    kind = torch.tensor([model.feature("f0").kind.type])
-    return bool(adapter.streams(kind))
-
-
 @pairs
 def test_the_order_of_observations_does_not_matter(fresh: Fresh, backbone: str, adapter: str) -> None:
     model = fresh(backbone, adapter)
@@ -137,7 +130,7 @@ def test_the_order_of_observations_does_not_matter(fresh: Fresh, backbone: str, 
         for row, value in order:
             model.observe_feature(name, {row: value})
     found = model.predict(features=["forth", "back", "slow", "slow back"])
-    rounding = 1e-5 if is_streamed(model) else 0
+    rounding = 1e-5 if state_of(model).adapter.streaming else 0
     for numbers in (found.mean, found.std):
         assert np.array_equal(numbers[:, 0], numbers[:, 1])
         np.testing.assert_allclose(numbers[:, 2], numbers[:, 0], rtol=rounding)

@@ -79,7 +79,7 @@ class Adapter(nn.Module, ABC):
     ==================== ===============================================================================
     declared by          methods
     ==================== ===============================================================================
-    ``streaming``        ``streams``, ``evidence``, ``solve``: heads from sufficient statistics
+    ``streaming``        no further method: heads of known features, too, come from all their observations
     ``adapts_one``       ``adapt_one``, ``refine_one``: one feature or row, in numpy
     ``sharded``          ``adapt_sharded``: the rows are distributed over several processes
     ``explainable``      ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
@@ -94,7 +94,7 @@ class Adapter(nn.Module, ABC):
     variants: ClassVar[tuple[str, ...]] = ()  # the names to list, by default the plain name
     refines: ClassVar[bool] = False  # whether ``refine`` changes the states
     gives_uncertainty: ClassVar[bool] = False  # whether heads have a covariance and a noise
-    streaming: ClassVar[bool] = False  # whether heads are functions of sums over observations
+    streaming: ClassVar[bool] = False  # whether heads of known features come from ``adapt``, too
     sharded: ClassVar[bool] = False  # whether several processes can compute heads together
     explainable: ClassVar[bool] = False  # whether the influence of metadata can be computed
     supports_weights: ClassVar[bool] = False  # whether ``adapt`` reads weights of observations
@@ -188,25 +188,6 @@ class Adapter(nn.Module, ABC):
 
         ``states`` are the refined states of the rows that the contexts index.
         """
-
-    # -- capability: heads from sufficient statistics ---------------------------------------------
-
-    def streams(self, kinds: Tensor) -> Tensor:
-        """Return a mask of the ``kinds`` whose heads are functions of sums over observations.
-
-        For these, ``solve(evidence(a) + evidence(b))`` equals ``adapt`` of both contexts together, so that
-        the cost of an observation does not grow with the context. Subtracting its evidence removes an
-        observation.
-        """
-        return torch.zeros_like(kinds, dtype=torch.bool)
-
-    def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """Compute the sums of each feature: (features, numbers) in double precision."""
-        self._cannot("make heads from sums over observations")
-
-    def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
-        """Compute heads from ``evidence``, and the metadata and kinds of ``batch``."""
-        self._cannot("make heads from sums over observations")
 
     # -- capability: one feature or one row, without the overhead of tensors ----------------------
 

@@ -28,7 +28,6 @@ from headstart.linalg.gaussian import (
     condition_on_rows,
     condition_on_sums,
     mix,
-    packed_length,
     sum_contexts,
     unpack_sums,
 )
@@ -221,9 +220,14 @@ class ClosedFormAdapter(Adapter):
         posterior = condition_on_rows(rows, values, weights, means, roots)
         return mix(posterior, shares, cells.weighted_counts.to(root.dtype))
 
-    @staticmethod
-    def _has_clicks(batch: FeatureBatch) -> bool:
-        return bool((batch.kinds == KindType.CLICK).any())
+    def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
+        """Compute the sums over each context in double precision."""
+        batch = batch.observing(weigh_clicks(batch.cells, batch.kinds, by_line=True))
+        weights = batch.cells.weighted(1 / self._noise(states, batch).double())
+        return sum_contexts(batch.cells, states.activation, weights)
+
+    def _has_clicks(self, batch: FeatureBatch) -> bool:
+        return self.prior.zeros is not None and bool((batch.kinds == KindType.CLICK).any())
 
     def _add_zeros(self, sums: ContextSums, batch: FeatureBatch) -> ContextSums:
         """Add the zeros of click features, weighted by their exposure."""
@@ -311,39 +315,6 @@ class ClosedFormAdapter(Adapter):
             smallest = self.knowledge.scales.scale.min() / batch.units[:, 1].clamp(min=1e-300)
             least = torch.where(batch.unscaled, LEAST_DEVIATION * smallest, least)
         return batch.observing(winsorise(cells, real, extent, least))
-
-    # -- heads from sufficient statistics ---------------------------------------------------------
-
-    def streams(self, kinds: Tensor) -> Tensor:
-        """Return a mask of ratings with an identity link.
-
-        The logistic link has no sufficient statistics, and whether a real is an outlier depends on all
-        observations of its feature.
-        """
-        return ~self.knowledge.likelihood.squashes(kinds) & (kinds != KindType.REAL)
-
-    def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """Return packed ``ContextSums`` and ``context_sums`` of each feature: (features, numbers)."""
-        sums, context_sums = self._sums(batch, states), self.context_sums(batch, states)
-        return torch.cat([sums.pack(), context_sums.double()], dim=1)
-
-    def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
-        """Compute heads from ``evidence``, and the metadata and kinds of ``batch``."""
-        size = self.prior.size
-        packed, context_sums = evidence.tensor_split([packed_length(size)], dim=1)
-        sums = unpack_sums(packed, size)
-        prior_mean = self.prior_mean(batch, context_sums).to(evidence.dtype)
-        means, roots, shares = self._priors(prior_mean, batch, self.prior.root(evidence.dtype))
-        if self._has_clicks(batch):
-            sums = self._add_zeros(sums, batch)
-        mean, covariance = mix(condition_on_sums(sums, means, roots), shares, sums.counts)
-        return self._heads(mean, covariance, batch.kinds)
-
-    def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
-        """Compute the sums over each context in double precision."""
-        batch = batch.observing(weigh_clicks(batch.cells, batch.kinds, by_line=True))
-        weights = batch.cells.weighted(1 / self._noise(states, batch).double())
-        return sum_contexts(batch.cells, states.activation, weights)
 
     # -- one feature or one row -------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from headstart.core.types import (
     pad_heads,
 )
 from headstart.linalg.array_ops import A, Array, logistic, namespace
-from headstart.linalg.gaussian import ContextSums, packed_length, unpack_sums
+from headstart.linalg.gaussian import ContextSums
 from headstart.linalg.ragged import segment_sum
 
 BLEND = "chn-bayes-blend"  # the name of the blend with the closed form, a candidate of "auto"
@@ -230,16 +230,6 @@ class CHNBayes(ClosedFormAdapter):
         shots = batch.cells.weighted_counts
         shots = shots if reduce is None else reduce(shots.clone())
         return mix_heads(super()._adapt(batch, states, reduce), closed_form, self.share(shots))
-
-    def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
-        """Compute heads from ``evidence``, which contains the sums of the closed form."""
-        heads, partner = super().solve(evidence, batch), self._active_partner
-        if partner is None:
-            return heads
-        size, shared = self.prior.size, self._shared
-        counts, total, linear, squares = unpack_sums(evidence[:, : packed_length(size)], size)
-        sums = ContextSums(counts, total[:, shared][:, :, shared], linear[:, shared], squares)
-        return mix_heads(heads, partner.solve(sums.pack(), batch), self.share(counts))
 
     def metadata_slopes(self, *, squashed: bool) -> Tensor:
         """Return the derivative of a zero-shot blend with respect to described metadata: (columns, size)."""

@@ -31,7 +31,7 @@ from headstart.linalg.array_ops import (
     weighted_gram,
 )
 from headstart.linalg.packed import append_one, pack, squares, unpack
-from headstart.linalg.ragged import pad, row_slices, segment_sum
+from headstart.linalg.ragged import pad, pad_rows, row_slices, segment_sum
 from headstart.table.cells import Cells
 
 TEMPER = 2.0  # shots at which ``temper`` is one half
@@ -100,7 +100,7 @@ def condition_on_sums(sums: ContextSums, means: Numbers, roots: Numbers) -> Post
     (P, size, size).
     """
     linear = sums.linear[..., None, :]
-    fitted = multiply_vectors(means, sums.total[..., None, :, :])
+    fitted = means @ sums.total  # the matrices are symmetric
     squared = sums.squares[..., None] - ((2 * linear - fitted) * means).sum(-1)
     return _condition(sums.total, linear - fitted, squared, means, roots)
 
@@ -189,13 +189,13 @@ def sum_contexts(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSu
     if len(cells) == 1:
         total, linear = _sum_one_context(cells, activation, weights)
         return ContextSums(counts, total[None], linear[None], (weights * values**2).sum()[None])
-    rows = append_one(activation.index_select(0, cells.index)).double()
     if len(cells) and int(cells.counts.max()) * len(cells) <= _MAX_PADDING * len(weights):
-        block = pad(rows, cells)
-        weighted = block * pad(weights, cells)[:, :, None]
-        linear = (pad(values, cells)[:, None] @ weighted)[:, 0]
-        square = segment_sum((weights * values**2)[:, None], cells.indptr)[:, 0]
-        return ContextSums(counts, weighted.mT @ block, linear, square)
+        rows = pad_rows(activation, cells).double()
+        weights, values = pad(weights, cells), pad(values, cells)
+        weighted = rows * weights[:, :, None]
+        linear = (values[:, None] @ weighted)[:, 0]
+        return ContextSums(counts, weighted.mT @ rows, linear, (weights * values**2).sum(1))
+    rows = append_one(activation.index_select(0, cells.index)).double()
     linear = rows * (weights * values)[:, None]
     terms = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
     return unpack_sums(torch.cat([counts[:, None], segment_sum(terms, cells.indptr)], 1), rows.shape[1])

@@ -336,6 +336,8 @@ def ranks_in_line(cells: Cells, keys: Tensor) -> Tensor:
 def pad(numbers: Tensor, cells: Cells) -> Tensor:
     """Pad ``numbers`` of the observations (n, …) with zeros to a block (lines, most, …)."""
     most = int(cells.counts.max()) if len(cells.index) else 0
+    if most * len(cells) == len(numbers):
+        return numbers.reshape(len(cells), most, *numbers.shape[1:])  # no line is shorter
     block = numbers.new_zeros(len(cells), most, *numbers.shape[1:])
     block[cells.lines, positions_in_line(cells)] = numbers
     return block

@@ -1003,6 +1003,12 @@ class Kinds(Sequence[Kind]):
         self.offsets: NDArray[np.float64] = np.array([kind.offset for kind in self._kinds], dtype=np.float64)
         self.spans: NDArray[np.float64] = np.array([kind.span for kind in self._kinds], dtype=np.float64)
 
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> Kinds:
+        """Read the text forms of kinds, each distinct one once: see ``Kind.parse``."""
+        parsed = {text: Kind.parse(text) for text in dict.fromkeys(texts)}
+        return cls([parsed[text] for text in texts])
+
     def __len__(self) -> int:
         return len(self._kinds)
 

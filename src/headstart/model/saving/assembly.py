@@ -30,7 +30,7 @@ from headstart.model.saving.validation import (
     check_tensors,
 )
 from headstart.model.state import Clock, ModelState
-from headstart.table import Cells, Kind, Names
+from headstart.table import Cells, Kind, Kinds, Names
 from headstart.table.cells import index_dtype
 from headstart.table.metadata import records_from
 from headstart.training.calibration import Calibration
@@ -159,7 +159,7 @@ def _build_feature_store(facts: ModelFacts, groups: Groups, tensors: dict[str, T
     metadata = head_tensors.pop("metadata").numpy()
     counts = contexts["counts"].tolist()
     rows, values = (split_array(contexts[name], counts) for name in ("rows", "values"))
-    kinds = [Kind.parse(kind) for kind in facts.features.kinds]
+    kinds = Kinds.parse(facts.features.kinds)
     fields = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
         facts.features.finds_scale, records_from(tensors.get("records"), len(counts)),

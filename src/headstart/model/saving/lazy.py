@@ -159,12 +159,15 @@ def entry_tensors(facts: Mapping[str, Any]) -> dict[str, Tensor]:
         for name, inside in zip(features["names"], features["in_backbone"], strict=True)
         if inside
     ]
-    kinds = [Kind.parse(kind) for kind in features["kinds"]]
     codes: dict[str, int] = {}
-    lines = [(codes.setdefault(kind.margin.family, len(codes)), kind.first, kind.second) for kind in kinds]
+    lines: dict[str, tuple[int, float, float]] = {}
+    for text in dict.fromkeys(features["kinds"]):
+        kind = Kind.parse(text)
+        lines[text] = codes.setdefault(kind.margin.family, len(codes)), kind.first, kind.second
+    kinds = [lines[text] for text in features["kinds"]]
     flags = [features[name] for name in ("in_backbone", "finds_scale", "observed_since")]
     return {
-        "kinds": torch.tensor(lines, dtype=torch.float64).reshape(-1, 3),
+        "kinds": torch.tensor(kinds, dtype=torch.float64).reshape(-1, 3),
         "margins": torch.from_numpy(np.frombuffer(json.dumps(list(codes)).encode(), np.uint8).copy()),
         "flags": torch.tensor(flags, dtype=torch.bool).T.contiguous(),
         "shots": torch.tensor(features["shots"], dtype=torch.int64),

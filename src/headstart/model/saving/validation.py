@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from headstart.core.networks import loading
 from headstart.errors import InputError, join_names
 from headstart.model.saving.format import Groups
-from headstart.table import Kind, Kinds
+from headstart.table import Kinds
 from headstart.table.kinds import LARGEST, VALUE_TYPES, KindType
 from headstart.training.calibration import LEVELS
 
@@ -246,7 +246,7 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
         or not _within(index, rows)
     ):
         return False
-    kinds = Kinds([Kind.parse(kind) for kind in facts.features.kinds])
+    kinds = Kinds.parse(facts.features.kinds)
     known = set(facts.backbone_features)
     if len(kinds) != len(counts) or not all(
         name in known or not inside
