@@ -66,11 +66,13 @@ def collect(out: Path, results: Path) -> list[Path]:
 
 
 def _collect_reproduction(out: Path, results: Path) -> list[Path]:
-    group = results / read_json(out / "experiment.json")["preset"]
+    facts = read_json(out / "experiment.json")
+    group, seed = results / facts["preset"], facts.get("seed", 0)
     files = []
     for study in sorted((out / "studies").iterdir()):
         for path in sorted(study.glob("splits/*.json")):
             outcome = read_json(path)
+            outcome["split"] += seed  # the number of a file is the seed of its split
             lines = [_line(32, run) for run in outcome["runs"]]
             for timing in outcome["timings"]:
                 sizes = {"features": outcome["facts"]["tested"], "targets": 0}

@@ -1,9 +1,14 @@
 import pytest
 import torch
+from tests.oracles.finetuning import train_maml
 
 from headstart.adapters import build_adapter
 from headstart.adapters.finetuning import MAML, MAMLConfig
+from headstart.progress import Reporter
+from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
+from headstart.training.episodes import EpisodeDrawer, disjoint_tasks
+from headstart.training.meta_training import MetaTrainingConfig, meta_train
 
 # Wider steps than the paper's, so that what flows through them weighs as much as the rest.
 WIDE = MAMLConfig(inner_steps=3, inner_learning_rate=0.3)
@@ -99,6 +104,42 @@ def test_meta_training_helps(tiny):
         target_loss(world, adapter).backward()
         optimizer.step()
     assert float(target_loss(world, adapter).detach()) < before - 0.05
+
+
+def pairs(cells: Cells, line: int) -> list[tuple[int, float]]:
+    """The (row, value) pairs of one line, as plain numbers."""
+    cells = cells.take(torch.tensor([line]))
+    return list(zip(cells.index.tolist(), cells.values.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("kind", [KindType.BINARY, KindType.RATING])
+def test_meta_training_equals_a_slow_loop_over_features_and_observations(tiny, kind):
+    world = tiny(new=(kind,) * 9, shots=(10, 7, 4, 9, 2, 1, 8, 5, 6), dtype=torch.float64)
+    known, config = world.knowledge, MAMLConfig()
+    adapter = build_adapter(config, known)
+    start = adapter.weight.detach().clone(), adapter.bias.detach().clone()
+    tasks = disjoint_tasks(world.batch, known)
+    training = MetaTrainingConfig(epochs=4, max_shots=5, patience=None).filled(adapter)
+    meta_train(adapter, known, tasks, tasks.take(torch.arange(0)), training, seed=3, reporter=Reporter(True))
+
+    drawer, generator = EpisodeDrawer(tasks, training, seed=3), torch.Generator().manual_seed(3)
+    episodes = [
+        [
+            (int(kind), pairs(episode.context.cells, line), pairs(episode.targets, line))
+            for line in range(len(episode.context))
+        ]
+        for _ in range(training.epochs)
+        for episode in drawer.epoch(generator)
+    ]
+    assert len(episodes) == 12  # of four, four and one feature
+    assert {len(context) for features in episodes for _, context, _ in features} >= {0, 1, 5}
+    weight, bias = train_maml(
+        *start, episodes, known.states.activation, known.likelihood.nll,
+        inner_steps=10, inner_rate=1e-2, outer_rate=1e-2,
+    )  # fmt: skip
+    torch.testing.assert_close(adapter.weight.detach(), weight, rtol=0, atol=1e-8)
+    torch.testing.assert_close(adapter.bias.detach(), bias, rtol=0, atol=1e-8)
+    assert float((weight - start[0]).abs().max()) > 0.05
 
 
 def test_training_takes_the_inner_steps_and_evaluation_the_epochs(tiny):

@@ -98,6 +98,12 @@ def test_collected_splits_are_read_back_and_compared_within_splits(finished):
     ]
 
 
+def test_the_number_of_a_file_is_the_seed_of_its_split(finished):
+    (finished / "out" / "experiment.json").write_text('{"preset": "paper", "seed": 4}')
+    files = collect(finished / "out", finished / "results")
+    assert [path.name for path in files] == ["split-4.csv", "split-5.csv"]
+
+
 def test_methods_that_are_run_later_join_those_of_the_same_split(finished):
     collect(finished / "out", finished / "results")
     path = finished / "out" / "studies" / "movielens" / "splits" / "0.json"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headstart.adapters.base import adapter_config
+from headstart.adapters.finetuning import MAMLConfig
 from headstart.datasets import DATASETS
 from headstart.errors import InputError, UnknownNameError
 from headstart.evaluate.results import Results, Run, Timing
@@ -126,11 +127,22 @@ def test_a_file_changes_only_the_settings_that_it_names(tmp_path):
     assert changed["elearning"] == paper.revised(name="longer", test_share=0.2, metatraining=metatraining)
 
 
+def test_the_settings_of_maml_reach_every_number_of_epochs(tmp_path):
+    path = tmp_path / "smaller.toml"
+    path.write_text("[movielens.maml]\ninner_learning_rate = 0.003\n")
+    config = read_presets(path, "paper")["movielens"].benchmark(("maml-1", "maml-10"), 1, 0, None)
+    for epochs in (1, 10):
+        assert config.method(f"maml-{epochs}", 7) == MAMLConfig(
+            inner_learning_rate=0.003, epochs=epochs, seed=7
+        )
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[elearning.metatraining]\nstep = 4", r"\[elearning\]: .* no setting 'step'; did you mean 'steps'"),
         ("[elearning.metatraining]\nsteps = 'x'", r"\[elearning\]: .*'steps'"),
+        ("[elearning.maml]\nepochs = 4", r"\[elearning\]: .*'maml': .* such as maml-5"),
         ("[elearnin]\n", "'elearnin' is not the table of a data set; did you mean 'elearning'"),
         ("steps = 4", "'steps' is not the table of a data set; there are movielens"),
         ("[elearning", "is not a TOML file"),

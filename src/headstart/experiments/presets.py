@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from pydantic import field_validator
+
 from headstart.adapters.chn import CHNConfig
+from headstart.adapters.finetuning import MAMLConfig
 from headstart.backbones.pvae import PVAEConfig
 from headstart.config import Config
 from headstart.errors import InputError, UnknownNameError, did_you_mean
@@ -32,6 +35,18 @@ class Preset(Config):
     chn: CHNConfig
     pretraining: PretrainingConfig
     metatraining: MetaTrainingConfig
+    maml: MAMLConfig = MAMLConfig()
+
+    @field_validator("maml")
+    @classmethod
+    def _leaves_epochs_to_the_method(cls, maml: MAMLConfig) -> MAMLConfig:
+        """Refuse settings that a method's name and a split determine."""
+        if determined := maml.model_fields_set & {"epochs", "seed"}:
+            raise ValueError(
+                f"{sorted(determined)[0]} cannot be set: a method's name has the epochs, such as maml-5, and "
+                "a split the seed"
+            )
+        return maml
 
     def benchmark(self, methods: tuple[str, ...], splits: int, seed: int, by: str | None) -> BenchmarkConfig:
         """Return the settings of a benchmark of these methods."""
@@ -46,7 +61,10 @@ class Preset(Config):
             backbone=self.backbone,
             pretraining=self.pretraining,
             metatraining=self.metatraining,
-            adapters={"chn": self.chn.model_dump(mode="json", exclude={"name"})},
+            adapters={
+                "chn": self.chn.model_dump(mode="json", exclude={"name"}),
+                "maml": self.maml.model_dump(mode="json", exclude={"name", "epochs", "seed"}),
+            },
         )
 
     def quick(self) -> Preset:
