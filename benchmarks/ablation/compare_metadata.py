@@ -10,7 +10,6 @@ out from it.
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
 from collections.abc import Sequence
@@ -25,9 +24,10 @@ from sklearn.datasets import load_digits
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ablation.protocol import STOPPED_EARLY, ResultFile, Split, load, measure, preset_of, run_command_line
-from headstart.datasets import data_folder, movielens_small
+from headstart.datasets import movielens_small
 from headstart.experiments.presets import TUNED, Preset
 from headstart.table import MetadataSchema, Table, text_encoders
+from question_texts import question_texts
 
 DIGITS, ROWS, FACTORS = 900, 400, 3  # of the made-up table
 
@@ -38,14 +38,6 @@ def described(table: Table, values: Sequence[object] | None, column_type: str) -
         return replace(table, metadata=None, schema=None)
     metadata = pa.table({"content": pa.array(values)})
     return replace(table, metadata=metadata, schema=MetadataSchema.fit(metadata, {"content": column_type}))
-
-
-def question_texts(table: Table) -> list[str | None]:
-    """Return the texts of Eedi's questions, as text recognition read them from their images."""
-    path = Path(data_folder(None)) / "eedi" / "metadata" / "question_text.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        texts = {line["QuestionId"]: line["QuestionText"] for line in csv.DictReader(file)}
-    return [texts.get(name) for name in table.features]
 
 
 def popular_films() -> Table:

@@ -11,6 +11,7 @@ import argparse
 import importlib.util
 import json
 import re
+import sys
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -22,15 +23,26 @@ from problem import PARTS, Problem
 from report import publish
 from tuning import trial, tune
 
-from headstart.datasets import DATASETS, load_dataset
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from headstart.datasets import load_dataset
 from headstart.errors import InputError, UnknownNameError, did_you_mean
 from headstart.evaluate.results import Run
 from headstart.evaluate.splits import split_features
 from headstart.experiments.presets import TUNED
 from headstart.files import write_bytes
 from headstart.table import Table
+from question_texts import question_texts, with_texts
 
-SETS = ("movielens", "elearning", "neuropathic")
+# The suffix adds the texts of questions to their metadata.
+SETS = ("movielens", "elearning", "elearning-text", "neuropathic")
+_TEXT = "-text"
+
+
+def load_set(name: str, data: Path | None) -> Table:
+    """Return one of ``SETS``."""
+    table = load_dataset(name.removesuffix(_TEXT), data)
+    return with_texts(table, question_texts(table, data)) if name.endswith(_TEXT) else table
 
 
 class Runs:
@@ -38,14 +50,13 @@ class Runs:
 
     def __init__(self, data: Path | None, out: Path, parts: tuple[int, ...] = PARTS) -> None:
         self.out, self.parts = out, parts
-        self._table = lru_cache(maxsize=None)(lambda name: load_dataset(name, data))
+        self._table = lru_cache(maxsize=None)(lambda name: load_set(name, data))
 
     def problem(self, name: str, split: int) -> Problem:
         """Return the problem of one data set and split."""
         table: Table = self._table(name)
-        return Problem.of_split(
-            table, split_features(table, TUNED[name].test_share, seed=split), split, self.parts
-        )
+        share = TUNED[name.removesuffix(_TEXT)].test_share
+        return Problem.of_split(table, split_features(table, share, seed=split), split, self.parts)
 
     def run(self, name: str, method: str, split: int) -> None:
         """Run one method on one split, unless it is finished."""
@@ -115,13 +126,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="the data folder (else HEADSTART_DATA)")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--sets", default=",".join(SETS), help=f"of {', '.join(DATASETS)}")
+    parser.add_argument("--sets", default=",".join(SETS), help=f"of {', '.join(SETS)}")
     parser.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)}")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--part", default=",".join(map(str, PARTS)), help="where targets begin")
     options = parser.parse_args()
     sets, methods = options.sets.split(","), options.methods.split(",")
-    for chosen, known in ((sets, DATASETS), (methods, METHODS)):
+    for chosen, known in ((sets, SETS), (methods, METHODS)):
         for name in chosen:
             if name not in known:
                 raise UnknownNameError(f"unknown {name!r}{did_you_mean(name, known)}")

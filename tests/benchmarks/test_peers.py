@@ -278,6 +278,23 @@ def test_the_command_resumes(tables, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_the_texts_of_questions_join_their_metadata(tmp_path, monkeypatch):
+    table = synthetic_responses(40, 30)
+    monkeypatch.setattr(command, "load_dataset", lambda name, data: table)
+    (tmp_path / "eedi" / "metadata").mkdir(parents=True)
+    words = [f"what is the {'area' if i % 2 else 'angle'} of shape number {i}" for i in range(29)]
+    lines = [f"{name},{text}" for name, text in zip(table.features, words, strict=False)]
+    (tmp_path / "eedi" / "metadata" / "question_text.csv").write_text(
+        "\n".join(["QuestionId,QuestionText", *lines])
+    )
+    described = command.load_set("elearning-text", tmp_path)
+    assert described.metadata["text"].to_pylist() == [*words, None]  # the last question has no text
+    before, after = table.encoded_metadata(), described.encoded_metadata()
+    assert after.shape[1] > before.shape[1]
+    assert (after[:, : before.shape[1]] == before).all()
+    assert command.load_set("elearning", tmp_path) is table
+
+
 def test_unknown_names_and_missing_libraries_are_told(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--methods", "vbfm"])
     with pytest.raises(InputError, match="did you mean 'vbmf'"):
