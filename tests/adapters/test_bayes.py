@@ -39,7 +39,7 @@ def built(name: str, world: Tiny) -> ClosedFormAdapter:
         adapter_config({"name": name, **({} if name == "bayes" else {"activations": 2})}), world.knowledge
     )
     assert isinstance(adapter, ClosedFormAdapter)
-    for parameter in adapter.parameters():
+    for parameter in (*adapter.parameters(), adapter.prior.base):
         parameter.add_(0.05 * torch.randn_like(parameter))  # away from where it starts
     return adapter.eval()
 

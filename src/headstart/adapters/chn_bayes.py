@@ -61,8 +61,9 @@ class CHNBayes(ClosedFormAdapter):
     """Closed-form head with a prior mean that a hypernetwork computes from context and metadata.
 
     θ ~ N(description·base + s·net([g(Σ f / (k + 4), log k); h(description)]), C), conditioned on the k
-    observations of the context. The inputs of f are a row's code, its value, and the residual of the value
-    from the prediction by metadata. Heads read the backbone's activation and learned activations φ(code).
+    observations of the context. h reads the informative metadata columns (``HeadPrior.readable_columns``).
+    The inputs of f are a row's code, its value, and the residual of the value from the prediction by
+    metadata. Heads read the backbone's activation and learned activations φ(code).
     A mean over the context, unlike a sum, generalises to more shots than in training.
 
     With ``blend``, the head has the moments of a mixture of this head and that of ``BayesHead``. The weights
@@ -81,6 +82,8 @@ class CHNBayes(ClosedFormAdapter):
         self.f = mlp([width + 2, config.hidden, config.encoding])
         self.g = mlp([config.encoding + 1, config.hidden, config.encoding])
         self.h = mlp([columns, 64, config.metadata_encoding]) if columns else None
+        self.readable: Tensor  # (columns,): a mask of the described metadata that ``h`` reads
+        self.register_buffer("readable", torch.ones(columns, dtype=torch.bool))
         inputs = config.encoding + (config.metadata_encoding if columns else 0)
         self.net = mlp([inputs, 2 * config.hidden, self.prior.size])
         self.dropout = SharedDropout(config.dropout)
@@ -103,6 +106,10 @@ class CHNBayes(ClosedFormAdapter):
         last = cast(nn.Linear, self.net[-1])
         nn.init.zeros_(last.bias)
         last.weight.mul_(0.05)
+        if self.h is not None:
+            self.readable.copy_(self.prior.readable_columns(self.knowledge)[:-1])
+            share = self.readable.double().mean()  # the scale of the first layer is that of fewer inputs
+            cast(nn.Linear, self.h[0]).weight.div_(share.clamp(min=1 / len(self.readable)).sqrt())
         self.reach.copy_(self.prior.root(self.reach.dtype).norm(dim=1))
         if self.anchor is not None:
             self.anchor.prepare()
@@ -132,7 +139,7 @@ class CHNBayes(ClosedFormAdapter):
         inputs = _context_inputs(sums.to(self.reach.dtype))
         encoded = [self.dropout(self.g(inputs))]
         if self.h is not None:
-            description = self.prior.describe(batch.metadata, batch.kinds)[:, :-1]
+            description = self.prior.describe(batch.metadata, batch.kinds)[:, :-1] * self.readable
             encoded.append(self.dropout(self.h(description)))
         correction: Tensor = self.reach * self.net(torch.cat(encoded, dim=1))
         return self.prior.mean(batch) + correction
@@ -171,6 +178,7 @@ class CHNBayes(ClosedFormAdapter):
         encoded = [apply_layers(networks.g, _context_inputs(sums.astype(np.float32)))]
         if self.h is not None:
             description = self.prior.describe(context.metadata, np.asarray(context.kind))[:-1]
+            description = description * self.readable.numpy()
             encoded.append(apply_layers(networks.h, description))
         correction: Array = self.reach.numpy() * apply_layers(networks.net, np.concatenate(encoded))
         return mean + correction

@@ -282,7 +282,9 @@ class HeadPrior(nn.Module):
         self.bends: Tensor  # a mask of the metadata columns with cubic terms
         self.register_buffer("bends", metadata.new_zeros(metadata.shape[1], dtype=torch.bool))
         columns = self.describe(metadata[:0], knowledge.kinds[:0]).shape[1]
-        self.base = nn.Parameter(torch.zeros(columns, self.size))
+        # Not meta-trained: the prior mean of a known feature would no longer be a leave-one-out prediction.
+        self.base: Tensor
+        self.register_buffer("base", torch.zeros(columns, self.size))
         self.root_diagonal = nn.Parameter(torch.zeros(self.size))  # logarithms
         self.root_lower = nn.Parameter(torch.zeros(self.size, self.size))
         self.log_noise = nn.Parameter(torch.zeros(self.types))
@@ -379,6 +381,22 @@ class HeadPrior(nn.Module):
         if self.encodes_kind:
             columns.append(nn.functional.one_hot(kinds, self.types).to(metadata.dtype))
         return torch.cat([*columns, metadata.new_ones(len(metadata), 1)], dim=1)
+
+    def readable_columns(self, knowledge: Knowledge) -> Tensor:
+        """Return the mask of the columns of ``describe`` that networks may read: (columns,).
+
+        A metadata column is readable if it explains more of the error of predicted heads than as many random
+        numbers would explain in a regression without penalty, the number of its encoded columns divided by
+        that of features. Networks would fit the others, such as long vectors of texts, to chance; heads
+        depend on these through the regression only. The kind is readable, the constant is not.
+        """
+        widths = torch.tensor(knowledge.widths, dtype=torch.int64)
+        regressed = knowledge.kinds if knowledge.trained_on is None else knowledge.trained_on
+        readable = torch.ones(len(self.base), dtype=torch.bool)
+        proved = torch.repeat_interleave(self.gains > widths / len(regressed), widths)
+        readable[: 3 * len(proved)] = proved.repeat(3)  # the numbers and their two cubic terms
+        readable[-1] = False
+        return readable
 
     def one_means(self, metadata: Array, kind: int, known: int) -> Array:
         """Return the prior means of one head with and without metadata, in numpy: (2, size).
