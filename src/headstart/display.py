@@ -62,17 +62,17 @@ def facts_html(facts: Iterable[tuple[str, str]], caption: str = "") -> str:
     return table_html((), facts, caption)
 
 
-def text_table(lines: Iterable[Sequence[object]], indent: str = "  ") -> str:
+def text_table(lines: Iterable[Sequence[object]]) -> str:
     """Return lines of cells as text with aligned columns, the first to the left and the others to the right.
 
-    >>> print(text_table([["Alien", 4.5], ["Up", 3.25]], indent=""))
-    Alien   4.5
-    Up     3.25
+    >>> print(text_table([["Alien", 4.5], ["Up", 3.25]]))
+      Alien   4.5
+      Up     3.25
     """
     texts = [[cell_text(value) for value in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return "\n".join(
-        indent
+        "  "
         + "  ".join(
             text.ljust(width) if number == 0 else text.rjust(width)
             for number, (text, width) in enumerate(zip(line, widths, strict=True))

@@ -17,7 +17,7 @@ PartT = TypeVar("PartT")
 class Registry(Generic[PartT]):
     """A family of classes, such as the adapters, by name.
 
-    A *part* is a class with a ``config_type``, the class of its settings. The field ``key`` of the settings
+    A *part* is a class with a ``config_type``, the class of its settings. The field ``name`` of the settings
     has the part's name as its only value, so that saved settings identify their part.
 
     Parameters
@@ -27,12 +27,10 @@ class Registry(Generic[PartT]):
     package : str
         The package whose modules define the project's own parts. Other packages add parts by an entry point
         of the group of this name, or by ``register``.
-    key : str
-        The field of the settings that has the part's name.
     """
 
-    def __init__(self, noun: str, package: str, key: str = "name") -> None:
-        self.noun, self.package, self.key = noun, package, key
+    def __init__(self, noun: str, package: str) -> None:
+        self.noun, self.package = noun, package
         self._parts: dict[str, type[PartT]] = {}
         self._complete = False
 
@@ -42,11 +40,11 @@ class Registry(Generic[PartT]):
         Registering the same class again changes nothing; another class of the same name is an error.
         """
         config = _config_type(part)
-        field = config.model_fields.get(self.key)
+        field = config.model_fields.get("name")
         if field is None or not isinstance(field.default, str):
             raise InputError(
-                f"{config.__name__} must have a field {self.key!r} with the {self.noun}'s name, as "
-                f'{self.key}: Literal["mine"] = "mine"'
+                f"{config.__name__} must have a field 'name' with the {self.noun}'s name, as "
+                'name: Literal["mine"] = "mine"'
             )
         name = field.default
         present = self._parts.get(name)
@@ -86,19 +84,19 @@ class Registry(Generic[PartT]):
 
     def part_of(self, settings: Config) -> type[PartT]:
         """Return the part of these settings."""
-        return self[getattr(settings, self.key, type(settings).__name__)]
+        return self[getattr(settings, "name", type(settings).__name__)]
 
     def settings(self, choice: object) -> Config:
         """Turn a name, settings or their saved form into settings."""
         if isinstance(choice, Config):
             self.part_of(choice)
             return choice
-        saved = {self.key: choice} if isinstance(choice, str) else choice
-        if not isinstance(saved, Mapping) or self.key not in saved:
+        saved = {"name": choice} if isinstance(choice, str) else choice
+        if not isinstance(saved, Mapping) or "name" not in saved:
             raise InputError(
                 f"{_with_article(self.noun)} is chosen by its name or its settings; got {choice!r}"
             )
-        return _config_type(self[saved[self.key]])(**saved)
+        return _config_type(self[saved["name"]])(**saved)
 
     def origin(self, settings: Config) -> str:
         """Return the installed package of these settings' part, to name it where the part is missing."""

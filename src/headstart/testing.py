@@ -403,10 +403,6 @@ def check_backbone_heads(fixture: Fixture) -> None:
     )
     finite = all(bool(part.isfinite().all()) for part in heads.parts())
     require(finite, "heads must be finite", fixture.name)
-    if fixture.backbone.heads_read_code:
-        states, width = fixture.knowledge.states, fixture.backbone.activation_size
-        rule = "where heads_read_code, the activation must be the leading part of the code"
-        require(torch.equal(states.code[:, :width], states.activation), rule, fixture.name)
 
 
 def check_backbone_loading(fixture: Fixture) -> None:

@@ -4,6 +4,7 @@ from tests.oracles.finetuning import train_maml
 
 from headstart.adapters import build_adapter
 from headstart.adapters.finetuning import MAML, MAMLConfig
+from headstart.core.predictive import grid_logits
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -17,7 +18,7 @@ WIDE = MAMLConfig(inner_steps=3, inner_learning_rate=0.3)
 def target_loss(world, adapter: MAML) -> torch.Tensor:
     """The loss on every row, the values there made up but fixed."""
     known = world.knowledge
-    logits = world.adapted(adapter).logits(known.states.activation)
+    logits = grid_logits(world.adapted(adapter), known.states)
     values = torch.linspace(0, 1, logits.numel(), dtype=logits.dtype).view_as(logits)
     return known.likelihood.nll(logits, values, world.batch.kinds).mean()
 
@@ -33,7 +34,7 @@ def first_order(world, adapter: MAML) -> torch.Tensor:
     known = world.knowledge
     heads = world.adapted(adapter)
     leaf = type(heads)(heads.weight.detach().requires_grad_(), heads.bias.detach())
-    logits = leaf.logits(known.states.activation)
+    logits = grid_logits(leaf, known.states)
     values = torch.linspace(0, 1, logits.numel(), dtype=logits.dtype).view_as(logits)
     known.likelihood.nll(logits, values, world.batch.kinds).mean().backward()
     return torch.zeros_like(adapter.weight).index_add(0, world.batch.kinds, leaf.weight.grad)

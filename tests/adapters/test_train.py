@@ -2,6 +2,7 @@ import torch
 
 from headstart.adapters.baselines import RandomConfig, RandomHead
 from headstart.adapters.finetuning import TrainConfig, TrainFromRandom, fine_tune
+from headstart.core.predictive import grid_logits
 
 
 def test_is_the_random_head_then_fine_tuned(tiny):
@@ -28,7 +29,7 @@ def test_more_epochs_fit_the_context_better(tiny):
     losses = []
     for epochs in (1, 5, 10, 25, 200):
         heads = world.adapted(TrainFromRandom(TrainConfig(epochs=epochs), known))
-        logits = heads.logits(known.states.activation)[rows, lines]
+        logits = grid_logits(heads, known.states, torch.float32)[rows, lines]
         nll = known.likelihood.nll(logits, world.batch.cells.values, world.batch.kinds[lines])
         losses.append(float(nll.mean()))
     assert losses == sorted(losses, reverse=True)

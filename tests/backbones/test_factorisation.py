@@ -21,6 +21,7 @@ from headstart.backbones.factorisation_fit import (
     whiten,
 )
 from headstart.backbones.row_posterior import MORE_PASSES, PASSES, RowPosterior
+from headstart.core.predictive import grid_logits
 from headstart.core.types import Description
 from headstart.linalg.packed import unpack
 from headstart.table.cells import Cells
@@ -430,7 +431,7 @@ def test_standardising_changes_the_factors_and_no_prediction(kinds: list[int]) -
         squares = [np.trace(slow.row_moment(i) @ slow.head_moment(j)) for i, j in every]
         states = model.states(cells)
         return (
-            model.heads.logits(states.activation).detach().numpy(),
+            grid_logits(model.heads, states, torch.float32).detach().numpy(),
             np.array(squares),
             slow.relative_precision,
         )
@@ -499,7 +500,7 @@ def test_sweeps_lower_the_error_on_what_was_kept_back(kinds: list[int]) -> None:
     told, errors = [], []
     for error in sweeping(model, known):
         told.append(error)
-        logits = model.heads.logits(model.states(known).activation)
+        logits = grid_logits(model.heads, model.states(known), torch.float32)
         mean = model.likelihood.mean(logits[asked.lines, asked.index], kinds[asked.index])
         errors.append(float((mean - asked.values).square().mean()))
     assert len(errors) == 15

@@ -13,6 +13,7 @@ from tests.model.test_ranking import mixed_table
 from tests.states import state_of
 
 from headstart.backbones.factorisation import Factorisation
+from headstart.core.predictive import grid_logits
 from headstart.core.types import RowParts
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
@@ -35,7 +36,7 @@ def added_up(model: Headstart, row: object, feature: str) -> None:
     state = state_of(model).states.take(torch.tensor([model.rows.position(row)]))
     _, heads = state_of(model).feature_store.take([feature])
     link = sum(part.value for part in told.of("link"))
-    assert told.output - link == pytest.approx(float(heads.logits(state.activation)), abs=1e-4)
+    assert told.output - link == pytest.approx(float(grid_logits(heads, state)), abs=1e-4)
     assert 1 / (1 + np.exp(-told.output)) == pytest.approx(told.mean, abs=2e-5)
 
 

@@ -148,12 +148,12 @@ class Adapter(nn.Module, ABC):
 
     @property
     def meta_settings(self) -> Mapping[str, object]:
-        """Settings of meta-training that the method prescribes, such as MAML's meta-batch."""
+        """Settings of meta-training that override the user's, such as MAML's meta-batch."""
         return {}
 
     @property
     def meta_defaults(self) -> Mapping[str, object]:
-        """Default settings of meta-training for this method."""
+        """Settings of meta-training for this method that the user's settings override."""
         return {}
 
     @classmethod

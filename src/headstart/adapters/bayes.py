@@ -320,8 +320,8 @@ class ClosedFormAdapter(Adapter):
 
     @property
     def adapts_one(self) -> bool:
-        """Whether ``adapt_one`` and ``refine_one`` can be called: after training."""
-        return not self.training
+        """Whether ``adapt_one`` and ``refine_one`` can be called: after training, with linear ratings."""
+        return not self.training and not self.knowledge.likelihood.is_logistic(KindType.RATING)
 
     @cached_property
     def _constants(self) -> _Constants:

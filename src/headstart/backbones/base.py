@@ -48,7 +48,6 @@ class Backbone(nn.Module, ABC):
 
     config_type: ClassVar[type[BackboneConfig]]
     trained_by: ClassVar[Literal["gradient", "sweeps"]]  # loss, or train_by_sweeps
-    heads_read_code: ClassVar[bool] = False  # whether the activation is the leading part of the code
     reads_any_head: ClassVar[bool] = False  # prior_means, states_by: row states from heads of any feature
     reads_single_rows: ClassVar[bool] = False  # state_of_one: states_by for one row in numpy
     explainable: ClassVar[bool] = False  # row_parts: a row's activation as a sum over its observations

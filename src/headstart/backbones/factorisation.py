@@ -92,7 +92,6 @@ class Factorisation(Backbone):
 
     config_type: ClassVar[type[BackboneConfig]] = FactorisationConfig
     trained_by = "sweeps"
-    heads_read_code: ClassVar[bool] = True
     reads_any_head: ClassVar[bool] = True
     reads_single_rows: ClassVar[bool] = True
     explainable: ClassVar[bool] = True

@@ -184,10 +184,6 @@ class Heads:
         """Return the heads in the precision ``dtype``."""
         return self._each(lambda part: part.to(dtype))
 
-    def logits(self, activation: Tensor) -> Tensor:
-        """Apply every head to every row's decoder activation: (rows, features)."""
-        return torch.addmm(self.bias, activation, self.weight.T)
-
     def outputs_at(self, activation: Tensor, cells: Cells) -> tuple[Tensor, Tensor]:
         """Compute the means of outputs at ``cells``, and their variances from the heads: two of (n,).
 
@@ -283,10 +279,6 @@ class OneState(NamedTuple):
     noise: float | None = None
     variance: NDArray[Any] | None = None
     exposure: float | None = None
-
-    def parts(self) -> list[Any]:
-        """Return the arrays that are not None, in the order of ``RowStates.parts``."""
-        return [part for part in self if part is not None]
 
 
 class OneRow(NamedTuple):

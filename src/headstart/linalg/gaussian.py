@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,24 +46,14 @@ class ContextSums(NamedTuple):
     linear: Numbers  # (features, size): Σ w·x·[d; 1]
     squares: Numbers  # (features,): Σ w·x²
 
-    def pack(self) -> Numbers:
+    def pack(self) -> Tensor:
         """Concatenate the sums into one vector for each feature; ``unpack_sums`` splits it."""
-        packed = pack(self.total)
-        if isinstance(packed, np.ndarray):
-            return np.concatenate([[self.counts], packed, self.linear, [self.squares]])
-        return torch.cat([self.counts[:, None], packed, self.linear, self.squares[:, None]], dim=1)
-
-
-def packed_length(size: int) -> int:
-    """Return the length of packed ``ContextSums`` of heads with ``size`` parameters."""
-    return size * (size + 1) // 2 + size + 2
+        return torch.cat([self.counts[:, None], pack(self.total), self.linear, self.squares[:, None]], dim=1)
 
 
 def unpack_sums(packed: Tensor, size: int) -> ContextSums:
     """Split the vectors of ``ContextSums.pack`` (features, numbers) into their parts."""
-    counts, total, linear, square = packed.tensor_split(
-        [1, 1 + size * (size + 1) // 2, packed_length(size) - 1], dim=1
-    )
+    counts, total, linear, square = packed.tensor_split([1, -size - 1, -1], dim=1)
     return ContextSums(counts[:, 0], unpack(total, size), linear, square[:, 0])
 
 

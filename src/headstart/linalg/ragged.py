@@ -36,20 +36,17 @@ def row_slices(lines: int, per_line: int, budget: int | None = None) -> Iterator
         yield slice(start, min(lines, start + step))
 
 
-def line_blocks(
-    cells: Cells, per_line: int, budget: int | None = None, per_cell: int = PER_CELL
-) -> Iterator[tuple[slice, Cells]]:
+def line_blocks(cells: Cells, per_line: int, per_cell: int = PER_CELL) -> Iterator[tuple[slice, Cells]]:
     """Yield blocks of consecutive lines with their slices, without copying.
 
-    A block of ``per_line`` bytes per line and ``per_cell`` bytes per observation stays within ``budget``
+    A block of ``per_line`` bytes per line and ``per_cell`` bytes per observation stays within ``BUDGET``
     bytes, or has one line.
     """
-    budget = BUDGET if budget is None else budget
     lines, start = len(cells), 0
     # Bytes before each line; ascending, so that the end of a block is found by bisection.
     until = cells.indptr.double() * per_cell + torch.arange(lines + 1, dtype=torch.float64) * per_line
     while start < lines:
-        last = int(torch.searchsorted(until, until[start] + budget, right=True)) - 1
+        last = int(torch.searchsorted(until, until[start] + BUDGET, right=True)) - 1
         stop = min(lines, max(start + 1, last))
         yield slice(start, stop), cells.block(start, stop)
         start = stop
@@ -63,14 +60,11 @@ def column_sums(numbers: Tensor) -> Tensor:
     return total
 
 
-def gram(left: Tensor, right: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Compute leftᵀ · diag(weights) · right in double precision: (columns of left, columns of right)."""
+def gram(left: Tensor, right: Tensor) -> Tensor:
+    """Compute leftᵀ · right in double precision: (columns of left, columns of right)."""
     total = torch.zeros(left.shape[1], right.shape[1], dtype=torch.float64)
     for part in row_slices(len(left), 8 * max(1, left.shape[1] + right.shape[1])):
-        block = left[part].double()
-        if weights is not None:
-            block = block * weights[part].double()[:, None]
-        total += block.T @ right[part].double()
+        total += left[part].double().T @ right[part].double()
     return total
 
 

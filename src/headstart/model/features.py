@@ -448,7 +448,7 @@ class FeatureStore(Mapping[str, Feature]):
         return self._find(name).feature
 
     def _find(self, name: object) -> Entry:
-        # The exact name comes first, as in ``Names``: an older model may have names that are not tidy.
+        # The exact name comes first, as in ``Names``.
         key = name if isinstance(name, str) and name in self else as_name(name, "feature")
         entry = self._recent.get(key) or self._base.get(key)
         if entry is None and (columns := self.categories.get(key)):

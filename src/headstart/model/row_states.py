@@ -102,9 +102,7 @@ def extreme_row_error(name: str) -> NumericalError:
 
 def has_single_forms(fitted: ModelState) -> bool:
     """Return whether backbone and adapter have faster forms for a single row or feature."""
-    adapter, backbone = fitted.adapter, fitted.backbone
-    identity = backbone.config.likelihood.rating_link == "identity"
-    return adapter.adapts_one and backbone.reads_single_rows and identity
+    return fitted.adapter.adapts_one and fitted.backbone.reads_single_rows
 
 
 def compute_row_state(
@@ -275,8 +273,6 @@ def _states_by_heads(
 ) -> RowStates:
     """Compute the states of rows whose observations are read by references of features."""
     backbone = fitted.backbone
-    if not backbone.reads_any_head:
-        raise TypeError(f"{backbone.config.name} describes rows by its own features only")
     latent, numbers = backbone.activation_size, cells.index.numpy()
     kinds, as_fitted = _kinds(fitted, facts), facts[:, 3] > 0
     if as_fitted.all():
@@ -328,10 +324,8 @@ def _row_priors(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | N
 def row_prior_of(fitted: ModelState, row: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
     """Return the prior of one row given its metadata, in numpy: the mean's shift, and the covariance."""
     metadata = fitted.row_metadata
-    if metadata is None or metadata.prior is None:
-        return None
-    belief = metadata.belief(metadata.encoded[row : row + 1])
-    return None if belief is None else (belief.shift[0].numpy(), belief.covariance.numpy())
+    prior = None if metadata is None else metadata.belief(metadata.encoded[row : row + 1])
+    return None if prior is None else (prior.shift[0].numpy(), prior.covariance.numpy())
 
 
 def _blocks(indptr: Tensor) -> list[tuple[int, int]]:

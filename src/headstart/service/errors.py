@@ -104,14 +104,14 @@ def problem_response(
 
 
 @contextmanager
-def error_at(field: str, *, status: int = 422) -> Iterator[None]:
+def error_at(field: str) -> Iterator[None]:
     """Turn an InputError in the block into a Problem with this field of the body."""
     try:
         yield
     except (Problem, StorageError):
         raise
     except InputError as error:
-        raise Problem(status, str(error), field) from None
+        raise Problem(422, str(error), field) from None
 
 
 @contextmanager

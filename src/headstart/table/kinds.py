@@ -1125,14 +1125,14 @@ class Kinds(Sequence[Kind]):
                 possible[of] = (scaled >= -TOLERANCE) & (scaled <= 1 + TOLERANCE)
         return ~possible
 
-    def summary(self, limit: int = 5) -> str:
-        """Count the features of each kind, most frequent first: ``9066 rating:0.5:5``."""
+    def summary(self) -> str:
+        """Count the features of the five most frequent kinds: ``9066 rating:0.5:5``."""
         counts: dict[str, int] = {}
         for kind in self._kinds:
             counts[kind.option] = counts.get(kind.option, 0) + 1
         texts = [f"{count} {text}" for text, count in sorted(counts.items(), key=lambda kv: -kv[1])]
-        more = [f"{len(texts) - limit} more kinds"] if len(texts) > limit else []
-        return ", ".join(texts[:limit] + more)
+        more = [f"{len(texts) - 5} more kinds"] if len(texts) > 5 else []
+        return ", ".join(texts[:5] + more)
 
 
 MAX_SHOWN = 20  # features listed with a kind of their own; the others are counted

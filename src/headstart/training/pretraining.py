@@ -117,10 +117,10 @@ def _fit_by_gradients(
 
 
 @torch.no_grad()
-def held_out_nll(backbone: Backbone, observed: Cells, held_out: Cells, batch: int = 1024) -> float:
+def held_out_nll(backbone: Backbone, observed: Cells, held_out: Cells) -> float:
     """Compute the mean negative log-likelihood of ``held_out`` cells, given the ``observed`` cells."""
     total = torch.zeros(())
-    for rows in torch.split(torch.arange(len(observed)), batch):
+    for rows in torch.split(torch.arange(len(observed)), 1024):
         activation = backbone.states(observed.take(rows)).activation
         cells = held_out.take(rows)
         logits = sampled_products(activation, backbone.weight, cells) + backbone.bias[cells.index]
