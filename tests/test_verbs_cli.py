@@ -121,10 +121,13 @@ def test_evaluate(saved: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "on features: 10 tested" in done.stderr  # what is said is not mixed with what was asked for
     lines = json.loads(done.stdout)
-    assert [line["shots"] for line in lines if line["metric"] == "rmse"] == [0, 4]
+    errors = [line for line in lines if line["metric"] == "rmse"]
+    assert {line["method"] for line in errors} == {"bayes", "row-column-means"}
+    assert [line["shots"] for line in errors if line["method"] == "bayes"] == [0, 4]
     cells = run("evaluate", saved, tmp_path / "later.csv", "--on", "cells")
     assert cells.returncode == 0, cells.stderr
-    assert "rmse" in cells.stdout
+    assert "RMSE (lower is better)" in cells.stdout
+    assert "row-column-means" in cells.stdout
 
 
 def test_predictions_in_every_format(saved: Path, tmp_path: Path) -> None:

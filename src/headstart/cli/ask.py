@@ -23,7 +23,7 @@ from headstart.cli.options import (
     read_names,
     whole_numbers,
 )
-from headstart.cli.output import MAX_LINES, Destination, OutputOptions, say, show, show_facts
+from headstart.cli.output import MAX_LINES, Destination, OutputOptions, say, show, show_facts, show_results
 from headstart.errors import InputError
 
 if TYPE_CHECKING:
@@ -517,6 +517,9 @@ def evaluate(
 ) -> None:
     """Measure a saved model on observations that it has not seen: of new features, or cells of its own.
 
+    The line row-column-means has the errors of shrunk row and column means on the same cells. --format json
+    and --out have all metrics.
+
     Example: [bold]headstart evaluate films.headstart later.csv --row user --feature film --value stars[/bold]
     """
     import pyarrow as pa
@@ -531,19 +534,26 @@ def evaluate(
         reading = replace(reading, kind=[str(kinds[0])])
     table = reading.read(observations, quiet=True, metadata=metadata)
     results = loaded.evaluate(table, numbers, on=on, by=by, random_state=seed)  # type: ignore[arg-type]
-    lines = [
-        {
-            "metric": run.metric,
-            "shots": run.shots,
-            "value": run.value,
-            "features": run.features,
-            "targets": run.targets,
-        }
-        for run in sorted(
-            results.runs, key=lambda run: (results.metrics.index(run.metric), run.n_observations)
+    if destination.path is None and destination.format == "table":
+        show_results(results)
+    else:
+        destination.write(
+            pa.Table.from_pylist(
+                [
+                    {
+                        "method": run.method,
+                        "metric": run.metric,
+                        "shots": run.shots,
+                        "value": run.value,
+                        "features": run.features,
+                        "targets": run.targets,
+                    }
+                    for run in sorted(
+                        results.runs, key=lambda run: (results.metrics.index(run.metric), run.n_observations)
+                    )
+                ]
+            )
         )
-    ]
-    destination.write(pa.Table.from_pylist(lines))
     facts = results.data
     destination.say(f"on {facts['on']}: {facts['tested']} tested, {facts['left_out']} left out, "
               f"{facts['unknown_rows']} rows that the model does not know")  # fmt: skip

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -21,6 +22,8 @@ from headstart.errors import InputError, MetadataWarning, ModelFileWarning, Surp
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headstart.evaluate.results import Results
 
 
 def say(message: str | Text, stderr: bool = False) -> None:
@@ -73,6 +76,26 @@ def show(header: Sequence[str], lines: Iterable[Sequence[str | Text]], title: st
     for line in lines:
         grid.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in line))
     Console().print(grid)
+
+
+def show_results(results: Results) -> None:
+    """Print the main metrics of each test: one line per method, one column per number of observations.
+
+    The best of each column is green.
+    """
+    from headstart.evaluate.metrics import MAIN_METRICS
+    from headstart.evaluate.results import TESTS, metric_table
+
+    for test, metric in product(TESTS, MAIN_METRICS):
+        if metric not in results.metrics_of(test):
+            continue
+        table = metric_table(results, metric, test)
+        lines: list[list[str | Text]] = []
+        for method, texts in table.cells.items():
+            cells = zip(table.shots, texts, strict=True)
+            styled = [Text(text, "green" if table.best.get(shots) == method else "") for shots, text in cells]
+            lines.append([method, *styled])
+        show((table.corner, *map(str, table.shots)), lines, title=table.title)
 
 
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:

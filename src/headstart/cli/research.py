@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from headstart.cli.options import (
     BackboneName,
@@ -22,10 +20,10 @@ from headstart.cli.options import (
     split_commas,
     whole_numbers,
 )
-from headstart.cli.output import say, show
+from headstart.cli.output import say, show, show_results
 
 if TYPE_CHECKING:
-    from headstart.evaluate.results import Results
+    from headstart.evaluate.results import Curve, Results
     from headstart.experiments.demo import FilmPredictions
 
 
@@ -62,7 +60,7 @@ def benchmark(
     metadata: Metadata = None,
     metadata_type: MetadataTypes = None,
     reading: TableOptions,
-    methods: Methods = "auto,chn,mean,mean-head,knn-10",
+    methods: Methods = "auto,chn,row-column-means,als-values,knn-10",
     shots: Shots = "0,1,2,4,8,16,32",
     splits: Splits = 5,
     seed: Seed = 0,
@@ -85,9 +83,7 @@ def benchmark(
     """
     from headstart.adapters.base import adapter_names
     from headstart.backbones.base import backbone_config
-    from headstart.evaluate import Benchmark, BenchmarkConfig, metric_table
-    from headstart.evaluate.metrics import MAIN_METRICS
-    from headstart.evaluate.results import TESTS
+    from headstart.evaluate import Benchmark, BenchmarkConfig
     from headstart.progress import Reporter
 
     config = BenchmarkConfig(
@@ -105,11 +101,7 @@ def benchmark(
     config.check_methods()  # before the table is read, which can take long
     table = reading.read(observations, quiet=quiet, metadata=metadata, metadata_types=metadata_type)
     results = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
-    for test, metric in product(TESTS, MAIN_METRICS):
-        if metric in results.metrics_of(test):
-            errors = metric_table(results, metric, test)
-            lines = [(method, *cells) for method, cells in errors.cells.items()]
-            show(("method", *map(str, errors.shots)), lines, title=errors.title)
+    show_results(results)
     picture = "kshot.png, " if (out / "kshot.png").exists() else ""
     say(f"wrote {out}/results.json, {picture}report.html and results.md")
 
@@ -128,7 +120,7 @@ def demo(
     begin = time.monotonic()
     outcome = run_demo(out, Reporter(), seed)
     _show_scores(outcome.results)
-    _show_story(outcome.film)
+    _show_story(outcome.film, outcome.results.curves("rmse")["headstart"])
     picture = f"{out}/kshot.png, " if (out / "kshot.png").exists() else ""
     say(
         f"wrote {picture}{out}/report.html, {out}/results.json and the model {out}/films.headstart "
@@ -137,19 +129,14 @@ def demo(
 
 
 def _show_scores(results: Results) -> None:
-    curves = results.curves("rmse")
-    film_count = results.data["splits"][0]["tested"]
-    best = [min(curve.mean[i] for curve in curves.values()) for i in range(len(results.shots))]
-    lines: list[list[str | Text]] = []
-    for method, curve in curves.items():
-        pairs = zip(curve.mean, best, strict=True)
-        cells = [Text(f"{value:.3f}", "bold green" if value == least else "") for value, least in pairs]
-        lines.append([method, *cells])
-    title = f"RMSE in stars on {film_count} new films, by number of ratings shown (lower is better)"
-    show(("method", *map(str, results.shots)), lines, title=title)
+    say(
+        f"{results.data['splits'][0]['tested']} new films, by the number of their ratings that were shown; "
+        "errors in stars:"
+    )
+    show_results(results)
 
 
-def _show_story(story: FilmPredictions) -> None:
+def _show_story(story: FilmPredictions, curve: Curve) -> None:
     lines = []
     for i, user in enumerate(story.users):
         cells = [
@@ -159,6 +146,14 @@ def _show_story(story: FilmPredictions) -> None:
         lines.append((user, *cells, f"{story.truth[i]:g}"))
     header = ("user", *(f"after {shots} ratings" for shots in story.predicted), "true rating")
     show(header, lines, title=f"{story.film}: predicted ± standard deviation")
+    everywhere = dict(zip(curve.shots, curve.mean, strict=True))
+    errors = ", ".join(f"{story.errors[shots]:.2f} after {shots}" for shots in story.errors)
+    average = ", ".join(f"{everywhere[shots]:.2f} after {shots}" for shots in story.errors)
+    say(
+        "A single rating stays uncertain: more ratings bring some predictions nearer to it, and others not. "
+        f"Over the {story.tested} other users of this film, and 20 draws of its first ratings, the error is "
+        f"{errors} ratings; over all new films {average}."
+    )
 
 
 # The help texts cannot import these names from their modules, which need torch.

@@ -31,8 +31,10 @@ from headstart.evaluate.scoring import (
     score_adapter,
     score_reference,
     score_rows,
+    score_value_reference,
 )
 from headstart.evaluate.splits import FeatureSplit, draw_rows, split_features, split_rows, usable_row_shots
+from headstart.evaluate.value_references import VALUE_REFERENCES
 from headstart.files import read_json, write_bytes, write_json
 from headstart.parallel import thread_pool
 from headstart.progress import Reporter
@@ -65,8 +67,9 @@ class BenchmarkConfig(Config):
     Parameters
     ----------
     methods : tuple of str
-        ``"auto"`` for the default of ``fit``, names of adapters such as ``"knn-10"``, or, if rankings are
-        scored, the references ``"popularity"``, ``"item-knn"`` and ``"als"``; each once.
+        ``"auto"`` for the default of ``fit``, names of adapters such as ``"knn-10"``, the references
+        ``"row-column-means"`` and ``"als-values"``, or, if rankings are scored, the references
+        ``"popularity"``, ``"item-knn"`` and ``"als"``; each once.
     shots : tuple of int
         Numbers of observations in the context of a held-out feature.
     splits : int
@@ -105,7 +108,7 @@ class BenchmarkConfig(Config):
     10
     """
 
-    methods: tuple[str, ...] = ("auto", "chn", "mean", "mean-head", "knn-10")
+    methods: tuple[str, ...] = ("auto", "chn", "row-column-means", "als-values", "knn-10")
     shots: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32)
     splits: int = Field(5, ge=1)
     seed: int = Field(0, ge=0)
@@ -140,7 +143,7 @@ class BenchmarkConfig(Config):
                 raise InputError(
                     f"{method!r} only ranks; score rankings with {for_user('ranking=True', '--ranking')}"
                 )
-            if method != AUTO and method not in REFERENCES:
+            if method != AUTO and method not in REFERENCES and method not in VALUE_REFERENCES:
                 self.method(method, self.seed)  # raises an error if the name is unknown
         if AUTO in self.methods and self.meta_share is not None:
             raise InputError("with a meta_share the methods must be named; 'auto' trains on all features")
@@ -304,6 +307,16 @@ class Benchmark:
             for method in references:
                 reporter.say(f"Scoring {method}")
                 runs += score_reference(method, REFERENCES[method](known), test, rows, number)
+        value_references = [method for method in config.methods if method in VALUE_REFERENCES]
+        if value_references:
+            observed = feature_batch(table.with_features(split.train)).cells.transpose()
+            for method in value_references:
+                if bool(test.context(0).unscaled.any()):
+                    reporter.say(f"{method} left out: the features have different units")
+                    continue
+                reporter.say(f"Scoring {method}")
+                reference = VALUE_REFERENCES[method](observed)
+                runs += score_value_reference(method, reference, test, rows, number)
         return SplitOutcome(split=number, facts=facts, used=used, runs=tuple(runs), timings=tuple(timings))
 
     def _train(
@@ -324,7 +337,8 @@ class Benchmark:
             return folder.checkpoint(number, part)
 
         config, seed = self.config, recipe.random_state
-        adapters = [method for method in config.methods if method != AUTO and method not in REFERENCES]
+        references = {AUTO, *REFERENCES, *VALUE_REFERENCES}
+        adapters = [method for method in config.methods if method not in references]
         named = {method: config.method(method, seed) for method in adapters}
         if named:
             with thread_pool():
@@ -487,12 +501,17 @@ class BenchmarkFolder:
         return self.path / "splits" / f"{split}.json"
 
 
-def write_picture(path: Path, results: Results, metrics: Sequence[str] | None = None) -> None:
-    """Write the k-shot picture as PNG; without matplotlib, delete the picture of an earlier run."""
+def write_picture(path: Path, results: Results, metrics: Sequence[str] | None = None) -> bool:
+    """Write the k-shot picture as PNG, and return True.
+
+    Without matplotlib, delete the picture of an earlier run, and return False.
+    """
     try:
         write_bytes(path, plot_kshot(results, metrics))
     except MissingMatplotlibError:
         path.unlink(missing_ok=True)
+        return False
+    return True
 
 
 def table_facts(table: Table, name: str) -> dict[str, Any]:

@@ -138,6 +138,13 @@ class Targets:
         """Predict the targets from one head per tested feature: (targets,), on the models' scale."""
         return predict_cells(heads, states, self.targets, self.modelled, likelihood)
 
+    def values_within_limits(self, mean: Tensor, std: float) -> NDArray[np.float64]:
+        """Return the means of values in data units, clipped to the limits of their kinds: (targets,).
+
+        ``mean`` (targets,) and ``std`` are on the models' scale.
+        """
+        return self._scales.values_within_limits(mean.double().numpy(), std, self._lines.numpy())
+
     def unscaled(self, mean: Tensor, std: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the means and standard deviations of values in data units: two of (targets,).
 

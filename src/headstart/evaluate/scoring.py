@@ -21,6 +21,7 @@ from headstart.evaluate.rankings import is_relevant, score_lists
 from headstart.evaluate.references import Reference
 from headstart.evaluate.results import Run, Timing
 from headstart.evaluate.splits import FeatureSplit
+from headstart.evaluate.value_references import RowColumnMeans
 from headstart.table import Cells, Table
 from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL, Calibration
@@ -142,6 +143,38 @@ def score_reference(
         scored = reference.rank_features(context)
         runs += runs_of(score_lists(partial(_take, scored), rows.rows.lists()), split, method, None, shots)
     return runs
+
+
+def score_value_reference(
+    method: str, reference: RowColumnMeans, test: KShotTest, rows: HeldOutRows | None, split: int = 0
+) -> list[Run]:
+    """Score the values that a reference predicts for new features and, unless ``rows`` is None, new rows."""
+    runs = []
+    for shots in test.shots:
+        features = reference.fold_features(test.context(shots).cells)
+        scores = _score_products(test, reference.rows, features, reference.std)
+        runs += runs_of(scores, split, method, shots)
+    if rows is None:
+        return runs
+    known = reference.features[rows.rows.features]
+    for shots in rows.rows.shots:
+        new_rows = reference.fold_rows(rows.rows.context(shots))
+        runs += runs_of(
+            _score_products(rows.rows, new_rows, known, reference.std), split, method, None, shots
+        )
+    if rows.both is not None:
+        features = reference.fold_features(rows.new.context(NEW_CELL_SHOTS).cells)
+        new_rows = reference.fold_rows(rows.rows.context(NEW_CELL_SHOTS))
+        scores = _score_products(rows.both, new_rows, features, reference.std)
+        runs += runs_of(scores, split, method, NEW_CELL_SHOTS, NEW_CELL_SHOTS)
+    return runs
+
+
+def _score_products(test: Targets, rows: Tensor, features: Tensor, std: float) -> dict[str, Score]:
+    """Score the inner products of the vectors of rows and of tested features as predictions of targets."""
+    mean = (rows[test.targets.index] * features[test.lines]).sum(1)
+    values, lines = test.values_within_limits(mean, std), test.lines.numpy()
+    return score(test.truth, values, lines, test.kinds.numpy(), ranking=mean.numpy(), weights=test.weights)
 
 
 def relevant_cells(batch: FeatureBatch) -> Cells:

@@ -19,9 +19,11 @@ from headstart.evaluate.kshot import KShotTest
 from headstart.evaluate.metrics import Score, score
 from headstart.evaluate.rankings import Lists, is_relevant, score_lists
 from headstart.evaluate.results import Results, Run
-from headstart.evaluate.scoring import score_heads
+from headstart.evaluate.scoring import score_heads, score_value_reference
+from headstart.evaluate.value_references import RowColumnMeans
 from headstart.model.prediction import predict_features
 from headstart.model.ranking import By, Candidates, Criterion, TargetRow, observed_slots, scores
+from headstart.model.saving.export import export_table
 from headstart.model.state import ModelState
 from headstart.table import Cells, Kinds, Names, Table
 from headstart.table.cells import offsets
@@ -171,10 +173,27 @@ def _evaluate_new_features(
         {},
         rank=None if criterion is None else rank,
     )
+    if (reference := _row_column_means(fitted, kinds)) is not None:
+        runs += score_value_reference(MEANS, reference, test, None)
     facts = {**facts, "tested": len(test), "left_out": test.left_out}
+    methods = list(dict.fromkeys(run.method for run in runs))
     return Results(
-        data=facts, settings={"methods": [name], "shots": list(test.shots), "seed": seed}, runs=runs
+        data=facts, settings={"methods": methods, "shots": list(test.shots), "seed": seed}, runs=runs
     )
+
+
+MEANS = "row-column-means"
+
+
+def _row_column_means(fitted: ModelState, tested: Kinds) -> RowColumnMeans | None:
+    """Return the row and column means of all observations of the model, to compare it with.
+
+    None if values of the model and of the ``tested`` kinds are clicks or have different units.
+    """
+    kinds = {(kind.type, kind.offset, kind.span) for kind in (*fitted.kinds, *tested)}
+    if len(kinds) > 1 or any(kind == KindType.CLICK for kind, _, _ in kinds):
+        return None
+    return RowColumnMeans(export_table(fitted, metadata=False).cells())
 
 
 def _model_kinds(fitted: ModelState, table: Table) -> Kinds:
@@ -262,13 +281,25 @@ def _evaluate_cells(
         metrics |= _score_features_for_rows(
             fitted, rows[cells][relevant], slots[columns[cells][relevant]], criterion
         )
+    scores_by_method = {name: metrics}
+    if (reference := _row_column_means(fitted, table.kinds)) is not None:
+        order_of_store = {name: position for position, name in enumerate(fitted.feature_store)}
+        positions = np.array([order_of_store[feature.name] for feature in features])[columns[cells]]
+        mean = (reference.rows[rows[cells]] * reference.features[positions]).sum(1)
+        known = Kinds([feature.kind for feature in features])
+        predicted = known.values_within_limits(mean.numpy(), reference.std, columns[cells])
+        weights_of_cells = None if weights is None else weights[cells]
+        scores_by_method[MEANS] = score(
+            values[cells], predicted, columns[cells], kinds, weights=weights_of_cells
+        )
     runs = [
-        Run(split=0, method=name, shots=median_shots, metric=metric, value=result.value,
+        Run(split=0, method=method, shots=median_shots, metric=metric, value=result.value,
             features=result.features, targets=result.targets)
-        for metric, result in metrics.items()
+        for method, results in scores_by_method.items() for metric, result in results.items()
     ]  # fmt: skip
     facts = {**facts, "tested": len(cells), "left_out": len(values) - len(cells)}
-    return Results(data=facts, settings={"methods": [name], "shots": [median_shots]}, runs=runs)
+    settings = {"methods": list(scores_by_method), "shots": [median_shots]}
+    return Results(data=facts, settings=settings, runs=runs)
 
 
 def _score_features_for_rows(

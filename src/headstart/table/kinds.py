@@ -1089,6 +1089,16 @@ class Kinds(Sequence[Kind]):
                 mean[..., of], std[..., of] = margin.moments(mean[..., of], std[..., of])
         return mean, std
 
+    def values_within_limits(
+        self, mean: NDArray[np.float64], std: float, features: NDArray[Any]
+    ) -> NDArray[np.float64]:
+        """Return the means (n,) of values whose numbers are clipped to the limits of their kinds.
+
+        ``mean`` (n,) and ``std`` are on the models' scale.
+        """
+        numbers = np.clip(self.unscale(mean, features), self.lows[features], self.highs[features])
+        return np.asarray(self.moments(numbers, self.spans[features] * std, features)[0])
+
     def _convert(self, array: Any, features: NDArray[Any], convert: Callable[[Margin, Any], Any]) -> Any:
         """Return a copy in which ``convert`` is applied to the entries (…, n) of each margin."""
         if all(margin.identity for margin in self.margins):
