@@ -8,6 +8,7 @@ import shlex
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 
@@ -37,12 +38,27 @@ def blocks(path: Path) -> list[tuple[str, str, int]]:
     ]
 
 
+def write_files(folder: Path) -> None:
+    """Write the files that the example of README.md reads: made-up ratings of 60 films by 80 users."""
+    random = np.random.default_rng(0)
+    users = ["ann", "ben", "cem", "dora", "eva", *(f"user {i}" for i in range(75))]
+    likes, quality = random.normal(size=80), random.normal(size=60)
+    films = [f"film {i},{'sci-fi' if i % 2 else 'romance'},{1966 + i}" for i in range(60)]
+    (folder / "films.csv").write_text("\n".join(["film,genre,year", *films]))
+    lines = ["user,film,stars"]
+    for user, film in zip(*np.nonzero(random.random((80, 60)) < 0.3), strict=True):
+        stars = 3.4 + likes[user] * (2 * (film % 2) - 1) + 0.6 * quality[film]
+        lines.append(f"{users[user]},film {film},{np.clip(np.round(stars), 1, 5):g}")
+    (folder / "ratings.csv").write_text("\n".join(lines))
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_python_examples_run_and_print_what_is_said(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The examples of a document are one script; a block of text after one is what it prints."""
     monkeypatch.chdir(tmp_path)
+    write_files(tmp_path)
     names: dict[str, object] = {}
     every = blocks(ROOT / name)
     for (language, code, line), following in zip(every, [*every[1:], ("", "", 0)], strict=True):
