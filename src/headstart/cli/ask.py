@@ -431,6 +431,35 @@ def info(model: Model) -> None:
     show_facts([("model", str(model)), *info.lines(), *facts])
 
 
+def card(
+    model: Model,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Markdown (.md) or HTML file to write, in place of printing.")
+    ] = None,
+) -> None:
+    """Describe a saved model on one page, to pass on with it: data, expected errors, calibration, staleness.
+
+    Example: [bold]headstart card films.headstart --out card.md[/bold]
+    """
+    from headstart.evaluate.reports import page
+    from headstart.files import write_bytes
+    from headstart.model.card import describe_on_card
+    from headstart.model.saving.loading import check_model, describe_files
+
+    if out is not None and out.suffix.lower() not in (".md", ".html"):
+        raise InputError(f"--out must end in .md or .html; got {out.name!r}")
+    checked = check_model(model)
+    described = describe_on_card(checked.fitted, describe_files(model, checked))
+    title = f"Model card of {model.name}"
+    if out is None:
+        say(str(described))
+    else:
+        is_page = out.suffix.lower() == ".html"
+        text = page(title, [described.to_html()], footer="") if is_page else described.to_markdown(title)
+        write_bytes(out, text.encode())
+        say(f"wrote {out}")
+
+
 def check(model: Model) -> None:
     """Read all of a saved model and say whether anything is damaged.
 

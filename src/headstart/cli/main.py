@@ -59,6 +59,7 @@ for _command in (
     ask.features,
     ask.rows,
     ask.info,
+    ask.card,
     ask.check,
     change.add_feature,
     change.add_features,

@@ -47,7 +47,9 @@ summary { cursor: pointer; }
 NO_PICTURE = "There is no picture, because matplotlib is not installed; run: pip install 'headstart[plots]'."
 
 
-def html_report(results: Results, timings: Sequence[Timing] = (), title: str = "Benchmark") -> str:
+def html_report(
+    results: Results, timings: Sequence[Timing] = (), title: str = "Benchmark", first: Sequence[str] = ()
+) -> str:
     """Return a page with the picture, the numbers, the data and the settings.
 
     Parameters
@@ -58,6 +60,8 @@ def html_report(results: Results, timings: Sequence[Timing] = (), title: str = "
         Times to show as a table; none by default.
     title : str
         The heading of the page.
+    first : sequence of str
+        Sections of HTML to show before the picture, such as a model card.
 
     Returns
     -------
@@ -68,7 +72,7 @@ def html_report(results: Results, timings: Sequence[Timing] = (), title: str = "
         picture_section = picture(*(plot_kshot(results, dark=dark) for dark in (False, True)))
     except MissingMatplotlibError:
         picture_section = note(NO_PICTURE)
-    return page(title, [note(lead(results)), picture_section, *numbers(results, timings)])
+    return page(title, [*first, note(lead(results)), picture_section, *numbers(results, timings)])
 
 
 def note(text: str) -> str:
@@ -76,9 +80,10 @@ def note(text: str) -> str:
     return f'<p class="lead">{escape(text)}</p>'
 
 
-def page(title: str, sections: Sequence[str]) -> str:
-    """Return an HTML page of ``sections`` that needs no other file."""
-    explained = f"<footer><p>{escape(EXPLANATION)}</p></footer>"
+def page(title: str, sections: Sequence[str], footer: str | None = None) -> str:
+    """Return an HTML page of ``sections`` that needs no other file; by default shots are explained below."""
+    text = EXPLANATION if footer is None else footer
+    explained = f"<footer><p>{escape(text)}</p></footer>"
     body = "\n".join([f"<h1>{escape(title)}</h1>", *sections, explained])
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -1,5 +1,6 @@
 """The fitted model: the public class ``Headstart`` and the objects that its methods return."""
 
+from headstart.model.card import ModelCard
 from headstart.model.explanation import Explanation
 from headstart.model.headstart import Headstart
 from headstart.model.imputation import Imputations
@@ -14,6 +15,7 @@ __all__ = [
     "Imputations",
     "KnownFeature",
     "KnownRow",
+    "ModelCard",
     "ModelInfo",
     "Prediction",
     "Ranking",

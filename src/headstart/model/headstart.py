@@ -40,6 +40,7 @@ from headstart.errors import (
     option_name,
 )
 from headstart.evaluate.results import Results
+from headstart.model.card import ModelCard, describe_on_card
 from headstart.model.evaluation import On, evaluate
 from headstart.model.explanation import Explanation, explain
 from headstart.model.fitting import fit_table
@@ -451,6 +452,25 @@ class Headstart:
     def info(self) -> ModelInfo:
         """A summary: the chosen parts, the contribution of metadata columns, the expected error by shots."""
         return describe_model(self._fitted)
+
+    def card(self) -> ModelCard:
+        """Describe the model on one page: data, expected errors, calibration, metadata and staleness.
+
+        Returns
+        -------
+        ModelCard
+            The facts by section; ``to_markdown`` and ``to_html`` write them.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> card = Headstart(adapter="bayes", quiet=True).fit(table).card()
+        >>> card.sections["Data"]["kinds"]
+        '20 rating:1:5'
+        """
+        return describe_on_card(self._fitted)
 
     def staleness(self) -> Staleness:
         """Estimate from the observations since ``fit`` whether a refit would help.

@@ -67,6 +67,18 @@ def check_model(path: Path) -> OpenModel:
     return opened
 
 
+def describe_files(path: Path, opened: OpenModel) -> dict[str, str]:
+    """Return facts about the folder of a model: its checksums, changes, size and format."""
+    facts, base = _read_facts(path)
+    return {
+        "checksum of the saved model": base,
+        "changes in the journal": str(len(opened.journal.changes)),
+        "checksum with these changes": opened.journal.digest,
+        "weights": f"{opened.size / 1e6:.1f} MB",
+        "format": str(facts["format"]),
+    }
+
+
 def read_whole(path: Path) -> OpenModel:
     """Read all of a model from ``model.json``, without replaying its journal."""
     with _damage_errors(path / INDEX):
