@@ -110,6 +110,14 @@ def test_all_forms_agree(form: Callable[..., list[Moments]], scale: float) -> No
         np.testing.assert_allclose(found[1], expected[1], rtol=1e-9, atol=1e-10)
 
 
+def test_one_head_with_outputs_near_zero_has_the_curvature_of_the_link() -> None:
+    # There the bound is almost tight, so that its steps converge, too.
+    contexts, prior, root = binary([1, 2], seed=3), np.full((2, SIZE), 0.03), 0.1 * np.eye(SIZE)
+    every = batch(*contexts, prior, root)
+    for found, expected in zip(one(*contexts, prior, root), every, strict=True):
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
 def test_padding_changes_the_systems_and_nothing_else(scale: float) -> None:
     contexts, prior = binary([0, 1, SIZE - 2, SIZE - 1], seed=8), prior_of(4, 8, scale)

@@ -125,7 +125,7 @@ class _Newton(ABC):
     ) -> tuple[Numbers, tuple[Numbers, ...] | None]:
         """Take up to ``steps`` steps, the first ``bounded`` of them with the curvature of the bound.
 
-        With a ``tolerance``, stop at convergence; without convergence the factor is None.
+        With a ``tolerance``, stop at convergence after these; without convergence the factor is None.
         """
         last, factor = math.inf, None
         for turn in range(steps):
@@ -134,7 +134,8 @@ class _Newton(ABC):
             if tolerance is None:
                 continue
             length = float(abs(point - before).max())
-            if length <= tolerance * (1 + float(abs(point).max())):
+            # The factor of a bounded step is that of the bound, whose curvature exceeds the Hessian's.
+            if turn >= bounded and length <= tolerance * (1 + float(abs(point).max())):
                 return point, factor
             if turn > bounded and not length <= 2 * last:  # it diverges
                 return point, None
