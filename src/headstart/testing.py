@@ -20,12 +20,13 @@ from headstart.adapters.base import (
     ADAPTERS,
     Adapter,
     AdapterConfig,
+    OneContext,
     adapter_config,
     new_adapter,
     register_adapter,
 )
 from headstart.backbones.base import BACKBONES, Backbone, BackboneConfig, backbone_config, register_backbone
-from headstart.core.types import FeatureBatch, Heads, Knowledge
+from headstart.core.types import FeatureBatch, Heads, Knowledge, OneRow, RowStates
 from headstart.datasets.synthetic import synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.model.fitting import split_features
 from headstart.model.headstart import Headstart
@@ -167,9 +168,9 @@ def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> tuple[str, ..
     Examples
     --------
     >>> check_adapter("mean")
-    ('supports_weights',)
+    ('supports_weights', 'accepts_structures')
     >>> check_adapter("bayes")
-    ('gives_uncertainty', 'streaming', 'adapts_one', 'sharded', 'explainable', 'supports_weights')
+    ('gives_uncertainty', 'makes_known_heads', 'reads_context_rows_only', 'adapts_one', 'sharded', ...)
     """
     if isinstance(adapter, type):
         register_adapter(adapter)
@@ -186,15 +187,25 @@ def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> tuple[str, ..
 
 ADAPTER_CAPABILITIES = (
     "gives_uncertainty",
-    "streaming",
+    "makes_known_heads",
+    "reads_context_rows_only",
     "adapts_one",
     "sharded",
     "explainable",
     "supports_weights",
+    "supports_clicks",
+    "accepts_structures",
     "blend_partner",
 )
 
-BACKBONE_CAPABILITIES = ("reads_any_head", "reads_single_rows", "explainable", "sharded", "supports_weights")
+BACKBONE_CAPABILITIES = (
+    "reads_any_head",
+    "reads_single_rows",
+    "explainable",
+    "sharded",
+    "supports_weights",
+    "supports_clicks",
+)
 
 
 def declared_capabilities(part: Adapter | Backbone, names: Sequence[str]) -> tuple[str, ...]:
@@ -284,6 +295,61 @@ def check_adapter_loading(fixture: Fixture) -> None:
     require(same(heads, fixture.adapter.adapt(fixture.new, states), exact=True), rule, fixture.name)
 
 
+def check_context_rows(fixture: Fixture) -> None:
+    """Check that an adapter that ``reads_context_rows_only`` needs no other states."""
+    if not fixture.adapter.reads_context_rows_only:
+        return
+    states, cells = fixture.adapter.refine(fixture.knowledge.states), fixture.new.cells
+    rows, index = torch.unique(cells.index, return_inverse=True)
+    gathered = fixture.new.observing(Cells(cells.indptr, index, cells.values, len(rows)))
+    one = fixture.adapter.adapt(gathered, states.take(rows))
+    other = fixture.adapter.adapt(fixture.new, states)
+    rule = "an adapter that reads_context_rows_only must make the same heads without the states of other rows"
+    require(same(one, other), rule, fixture.name)
+
+
+def check_one_feature(fixture: Fixture) -> None:
+    """Check that ``adapt_one`` and ``refine_one`` agree with ``adapt`` and ``refine``."""
+    adapter, new, states = fixture.adapter, fixture.new, fixture.knowledge.states
+    if not adapter.adapts_one:
+        return
+    refined = adapter.refine(states)
+    for row, state in enumerate(states.take(slice(0, 3)).split()):
+        one = RowStates.of_one(adapter.refine_one(state), refined.activation.dtype)
+        rule = "refine_one() must refine a row as refine() does"
+        require(same(one, refined.take(slice(row, row + 1))), rule, fixture.name)
+    heads = adapter.adapt(new, refined)
+    for position in range(len(new)):
+        feature = new.take(torch.tensor([position]))
+        rows = refined.take(feature.cells.index)
+        noise, variance = (None if part is None else part.numpy() for part in (rows.noise, rows.variance))
+        head = adapter.adapt_one(
+            OneContext(
+                kind=int(feature.kinds[0]),
+                metadata=feature.metadata[0].numpy(),
+                known=-1,
+                values=feature.cells.values.double().numpy(),
+                code=rows.code.numpy() if adapter.reads_code else None,
+                activation=rows.activation.numpy(),
+                noise=noise,
+                variance=variance,
+            )
+        )
+        one_head = Heads(*(torch.as_tensor(part, dtype=heads.bias.dtype)[None] for part in head))
+        rule = "adapt_one() must make the head that adapt() makes"
+        require(same(one_head, heads.take(slice(position, position + 1))), rule, fixture.name)
+
+
+def check_sharded(fixture: Fixture) -> None:
+    """Check that ``adapt_sharded`` of a single process agrees with ``adapt``."""
+    if not fixture.adapter.sharded:
+        return
+    states = fixture.adapter.refine(fixture.knowledge.states)
+    one = fixture.adapter.adapt_sharded(fixture.new, states, lambda tensor: tensor)
+    rule = "adapt_sharded() must make the heads that adapt() makes"
+    require(same(one, fixture.adapter.adapt(fixture.new, states)), rule, fixture.name)
+
+
 ADAPTER_CHECKS: tuple[Callable[[Fixture], None], ...] = (
     check_adapter_heads,
     check_repeatable,
@@ -291,6 +357,9 @@ ADAPTER_CHECKS: tuple[Callable[[Fixture], None], ...] = (
     check_batches,
     check_refining,
     check_adapter_loading,
+    check_context_rows,
+    check_one_feature,
+    check_sharded,
 )
 
 
@@ -336,7 +405,7 @@ def check_backbone(backbone: str | type[Backbone] | BackboneConfig) -> tuple[str
     Examples
     --------
     >>> check_backbone("factorisation")
-    ('reads_any_head', 'reads_single_rows', 'explainable', 'sharded', 'supports_weights')
+    ('reads_any_head', 'reads_single_rows', 'explainable', 'sharded', 'supports_weights', 'supports_clicks')
     """
     if isinstance(backbone, type):
         register_backbone(backbone)
@@ -415,10 +484,40 @@ def check_backbone_loading(fixture: Fixture) -> None:
     require(same(states, backbone.states(fixture.knowledge.cells), exact=True), rule, fixture.name)
 
 
+def check_states_by(fixture: Fixture) -> None:
+    """Check that states from the backbone's own heads, of many rows or of one, agree with ``states``."""
+    backbone, cells = fixture.backbone, fixture.knowledge.cells
+    if not backbone.reads_any_head:
+        return
+    heads, kinds, own = backbone.heads.detach(), backbone.kinds, torch.arange(backbone.features)
+    states = backbone.states(cells)
+    rule = "states_by() with the backbone's own heads must give the states of states()"
+    require(same(backbone.states_by(cells, heads, kinds, own), states), rule, fixture.name)
+    if not backbone.reads_single_rows:
+        return
+    for row in range(3):
+        observed = cells.take(torch.tensor([row]))
+        read = heads.take(observed.index)
+        noise = torch.ones_like(read.bias) if read.noise is None else read.noise
+        means = torch.cat([read.weight, read.bias[:, None]], dim=1)
+        numbers = (
+            observed.values.double(),
+            means.double(),
+            read.packed_covariance,
+            noise,
+            kinds[observed.index],
+        )
+        state = backbone.state_of_one(OneRow(*(part.numpy() for part in numbers)), observed.index.numpy())
+        rule = "state_of_one() must give the state of states_by()"
+        one = RowStates.of_one(state, states.activation.dtype)
+        require(same(one, states.take(slice(row, row + 1))), rule, fixture.name)
+
+
 BACKBONE_CHECKS: tuple[Callable[[Fixture], None], ...] = (
     check_states,
     check_rows_independent,
     check_masking,
     check_backbone_heads,
     check_backbone_loading,
+    check_states_by,
 )

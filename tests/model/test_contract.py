@@ -49,7 +49,7 @@ def test_every_part_is_here() -> None:
     assert {adapter_config(adapter).name for _, adapter in tested} == set(ADAPTERS.parts())
     assert {backbone for backbone, _ in tested} == set(BACKBONES.parts())
     by_name = {adapter_config(adapter).name for _, adapter in streaming.args[1]}
-    assert by_name == {name for name, part in ADAPTERS.parts().items() if part.streaming}
+    assert by_name == {name for name, part in ADAPTERS.parts().items() if part.makes_known_heads}
 
 
 @pairs
@@ -130,7 +130,7 @@ def test_the_order_of_observations_does_not_matter(fresh: Fresh, backbone: str, 
         for row, value in order:
             model.observe_feature(name, {row: value})
     found = model.predict(features=["forth", "back", "slow", "slow back"])
-    rounding = 1e-5 if state_of(model).adapter.streaming else 0
+    rounding = 1e-5 if state_of(model).adapter.makes_known_heads else 0
     for numbers in (found.mean, found.std):
         assert np.array_equal(numbers[:, 0], numbers[:, 1])
         np.testing.assert_allclose(numbers[:, 2], numbers[:, 0], rtol=rounding)

@@ -8,9 +8,12 @@ import pytest
 import torch
 from tests.stand_ins import registered
 
-from headstart.adapters.base import ADAPTERS, Adapter, AdapterConfig
+from headstart.adapters.base import ADAPTERS, Adapter, AdapterConfig, OneContext, Reduce
+from headstart.adapters.bayes import BayesConfig, BayesHead
 from headstart.backbones.base import BACKBONES
 from headstart.core import FeatureBatch, Heads, RowStates
+from headstart.core.types import OneHead, OneState
+from headstart.linalg.array_ops import Array
 from headstart.testing import ContractError, check_adapter, check_backbone
 
 
@@ -74,3 +77,34 @@ def too_narrow(batch: FeatureBatch, states: RowStates) -> Heads:
 def test_a_broken_promise_is_noticed(adapt, message: str) -> None:  # type: ignore[no-untyped-def]
     with registered(ADAPTERS), pytest.raises(ContractError, match=message):
         check_adapter(broken(adapt))
+
+
+def of_one_plus_one(adapter: BayesHead, context: OneContext, start: Array | None = None) -> OneHead:
+    head = BayesHead.adapt_one(adapter, context, start)
+    return head._replace(bias=head.bias + 1)
+
+
+def louder_row(adapter: BayesHead, state: OneState) -> OneState:
+    refined = BayesHead.refine_one(adapter, state)
+    return refined._replace(noise=2 * (refined.noise or 1.0))
+
+
+def twice(adapter: BayesHead, batch: FeatureBatch, states: RowStates, reduce: Reduce) -> Heads:
+    return BayesHead.adapt_sharded(adapter, batch, states, lambda tensor: 2 * reduce(tensor))
+
+
+@pytest.mark.parametrize(
+    ("method", "form", "message"),
+    [
+        ("adapt_one", of_one_plus_one, "adapt_one"),
+        ("refine_one", louder_row, "refine_one"),
+        ("adapt_sharded", twice, "adapt_sharded"),
+    ],
+)
+def test_a_form_that_disagrees_with_the_batch_is_noticed(method: str, form: object, message: str) -> None:
+    class OddConfig(BayesConfig):
+        name: Literal["odd"] = "odd"  # type: ignore[assignment]
+
+    odd = type("Odd", (BayesHead,), {"config_type": OddConfig, method: form})
+    with registered(ADAPTERS), pytest.raises(ContractError, match=message):
+        check_adapter(odd)

@@ -76,17 +76,17 @@ class Adapter(nn.Module, ABC):
     All other methods belong to optional capabilities. A subclass declares a capability by a class attribute
     and implements its methods; without the capability these methods raise ``UnsupportedError``.
 
-    ==================== ===============================================================================
-    declared by          methods
-    ==================== ===============================================================================
-    ``streaming``        no further method: heads of known features, too, come from all their observations
-    ``adapts_one``       ``adapt_one``, ``refine_one``: one feature or row, in numpy
-    ``sharded``          ``adapt_sharded``: the rows are distributed over several processes
-    ``explainable``      ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
-    ``supports_weights`` no further method: ``adapt`` reads the weights of observations
-    ``supports_clicks``  no further method: ``adapt`` reads cells without a click as weak zeros
-    ``blend_partner``    ``set_blend_shares``: heads are a mixture with those of another adapter
-    ==================== ===============================================================================
+    ===================== ==============================================================================
+    declared by           methods
+    ===================== ==============================================================================
+    ``makes_known_heads`` no further method: heads of known features, too, come from their observations
+    ``adapts_one``        ``adapt_one``, ``refine_one``: one feature or row, in numpy
+    ``sharded``           ``adapt_sharded``: the rows are distributed over several processes
+    ``explainable``       ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
+    ``supports_weights``  no further method: ``adapt`` reads the weights of observations
+    ``supports_clicks``   no further method: ``adapt`` reads cells without a click as weak zeros
+    ``blend_partner``     ``set_blend_shares``: heads are a mixture with those of another adapter
+    ===================== ==============================================================================
     """
 
     config_type: ClassVar[type[AdapterConfig]]
@@ -94,7 +94,8 @@ class Adapter(nn.Module, ABC):
     variants: ClassVar[tuple[str, ...]] = ()  # the names to list, by default the plain name
     refines: ClassVar[bool] = False  # whether ``refine`` changes the states
     gives_uncertainty: ClassVar[bool] = False  # whether heads have a covariance and a noise
-    streaming: ClassVar[bool] = False  # whether heads of known features come from ``adapt``, too
+    makes_known_heads: ClassVar[bool] = False  # whether heads of known features come from ``adapt``, too
+    reads_context_rows_only: ClassVar[bool] = False  # whether ``adapt`` needs no states of other rows
     sharded: ClassVar[bool] = False  # whether several processes can compute heads together
     explainable: ClassVar[bool] = False  # whether the influence of metadata can be computed
     supports_weights: ClassVar[bool] = False  # whether ``adapt`` reads weights of observations

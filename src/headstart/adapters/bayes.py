@@ -78,7 +78,8 @@ class ClosedFormAdapter(Adapter):
 
     refines: ClassVar[bool] = True
     gives_uncertainty: ClassVar[bool] = True
-    streaming: ClassVar[bool] = True
+    makes_known_heads: ClassVar[bool] = True
+    reads_context_rows_only: ClassVar[bool] = True
     sharded: ClassVar[bool] = True
     explainable: ClassVar[bool] = True
     supports_weights: ClassVar[bool] = True

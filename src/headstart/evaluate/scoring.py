@@ -301,10 +301,10 @@ def score_rows(
 def known_heads(adapter: Adapter, knowledge: Knowledge, known: FeatureBatch, states: RowStates) -> Heads:
     """Return the heads of the backbone's features in a fitted model.
 
-    A streaming adapter makes them from all observations of a feature; with any other adapter a model keeps
-    the backbone's heads. ``states`` are the refined states of the training rows.
+    An adapter that ``makes_known_heads`` makes them from all observations of a feature; with any other
+    adapter a model keeps the backbone's heads. ``states`` are the refined states of the training rows.
     """
-    if adapter.streaming:
+    if adapter.makes_known_heads:
         return heads_of(adapter, known, states)
     if known.known is None:
         raise InputError("the features must say which of the backbone's own they are")

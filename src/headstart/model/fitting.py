@@ -252,9 +252,9 @@ def build_state(
     """
     backbone, knowledge, trained_adapter = trained.backbone, trained.knowledge, trained.adapters["adapter"]
     adapter, backbone_features = trained_adapter.adapter, table.features.take(train_features)
-    # A streaming adapter makes all heads, so that later observations can refine them. With any other adapter
-    # the features of the backbone have the heads that the backbone learned.
-    fixed = not adapter.streaming
+    # Later observations refine the heads that the adapter makes. Otherwise the features of the backbone have
+    # the heads that the backbone learned.
+    fixed = not adapter.makes_known_heads
     aging = settings.half_life is not None
     features = _build_features(table, set(train_features.tolist()), fixed=fixed, aging=aging)
     row_metadata = _fit_row_metadata(table, backbone, knowledge)

@@ -481,14 +481,14 @@ class ModelState:
     def _adapter_inputs(self, features: list[Feature], which: Reads) -> tuple[FeatureBatch, RowStates]:
         """Return the features as a batch, and the states of rows that its contexts index.
 
-        A streaming adapter needs only the states of these rows. They are gathered, unless all states are in
+        An adapter that ``reads_context_rows_only`` gets the states of these rows, unless all states are in
         order anyway, as after ``fit``. Any other adapter gets the states of all rows.
         """
-        batch = self.batch_of(features)
-        if self.row_store.unchanged and (len(features) > 1 or not self.adapter.streaming):
+        batch, all_rows = self.batch_of(features), not self.adapter.reads_context_rows_only
+        if self.row_store.unchanged and (len(features) > 1 or all_rows):
             return batch, self.row_store.states
         take = self.row_store.take_fitted if which == "fitted" else self.row_store.take_references
-        if not self.adapter.streaming:
+        if all_rows:
             return batch, take(np.arange(len(self.rows)))
         rows, index = np.unique(batch.cells.index.numpy(), return_inverse=True)
         cells = replace(batch.cells, index=torch.from_numpy(index), width=len(rows))
