@@ -22,7 +22,7 @@ import torch
 from headstart import Headstart
 from headstart.core.types import Heads, RowStates
 from headstart.datasets import synthetic_ratings
-from headstart.linalg.packed import squares, unpack
+from headstart.linalg.packed import outer_products, unpack
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.observations import ObservationList
 from headstart.model.rows import RowStore
@@ -96,7 +96,7 @@ def over_features(model: Headstart) -> dict[str, tuple[Call, Call]]:
     """Return calls for one row and all features, each with its bare product."""
     heads = model.fitted_.feature_store.stored(slice(0, len(model.features)))
     row = model.fitted_.states.activation[7]
-    square = squares(torch.cat([row, torch.ones(1)])[None])[0]
+    square = outer_products(torch.cat([row, torch.ones(1)])[None])[0]
 
     def mean() -> object:
         return torch.addmv(heads.bias, heads.weight, row)

@@ -25,7 +25,7 @@ import torch
 
 from headstart import Headstart
 from headstart.datasets.public import load_dataset
-from headstart.linalg.packed import squares
+from headstart.linalg.packed import outer_products
 
 Call = Callable[[], object]
 Pair = tuple[Call, Call]  # a call of a verb, and its yardstick
@@ -158,7 +158,7 @@ class Calls:
         while True:
             line = int(self.random.integers(len(self.rows)))
             row = torch.from_numpy(self.activation[line]).float()
-            square = squares(torch.cat([row, torch.ones(1)])[None])[0]
+            square = outer_products(torch.cat([row, torch.ones(1)])[None])[0]
 
             def bare(row: torch.Tensor = row, square: torch.Tensor = square) -> object:
                 variances = torch.mv(self.heads.packed_covariance, square)

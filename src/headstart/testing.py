@@ -491,8 +491,8 @@ def check_states_by(fixture: Fixture) -> None:
         return
     heads, kinds, own = backbone.heads.detach(), backbone.kinds, torch.arange(backbone.features)
     states = backbone.states(cells)
-    rule = "states_by() with the backbone's own heads must give the states of states()"
-    require(same(backbone.states_by(cells, heads, kinds, own), states), rule, fixture.name)
+    rule = "states_from_heads() with the backbone's own heads must give the states of states()"
+    require(same(backbone.states_from_heads(cells, heads, kinds, own), states), rule, fixture.name)
     if not backbone.reads_single_rows:
         return
     for row in range(3):
@@ -508,7 +508,7 @@ def check_states_by(fixture: Fixture) -> None:
             kinds[observed.index],
         )
         state = backbone.state_of_one(OneRow(*(part.numpy() for part in numbers)), observed.index.numpy())
-        rule = "state_of_one() must give the state of states_by()"
+        rule = "state_of_one() must give the state of states_from_heads()"
         one = RowStates.of_one(state, states.activation.dtype)
         require(same(one, states.take(slice(row, row + 1))), rule, fixture.name)
 

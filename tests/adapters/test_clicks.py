@@ -62,10 +62,10 @@ def test_all_forms_of_a_row_agree(trained):
     table, parts = trained
     backbone, cells, heads = parts.backbone, table.cells(), parts.knowledge.heads
     own = torch.arange(len(table.features))
-    several = backbone.states_by(cells, heads, backbone.kinds, own)
+    several = backbone.states_from_heads(cells, heads, backbone.kinds, own)
     for part, other in zip(several.parts(), parts.knowledge.states.parts(), strict=True):
         torch.testing.assert_close(part, other, atol=1e-5, rtol=1e-4)
-    alone = backbone.states_by(cells.take(torch.tensor([3])), heads, backbone.kinds, own)
+    alone = backbone.states_from_heads(cells.take(torch.tensor([3])), heads, backbone.kinds, own)
     for part, other in zip(alone.parts(), several.parts(), strict=True):
         torch.testing.assert_close(part, other[3:4], atol=1e-6, rtol=1e-5)
 

@@ -20,7 +20,7 @@ from headstart.backbones.factorisation_fit import (
     to_logistic,
     whiten,
 )
-from headstart.backbones.row_posterior import MORE_PASSES, PASSES, RowPosterior
+from headstart.backbones.row_posterior import OTHER_PASSES, RATING_PASSES, RowPosterior
 from headstart.core.predictive import grid_logits
 from headstart.core.types import Description
 from headstart.linalg.packed import unpack
@@ -158,7 +158,7 @@ class Slow:
         model, cells = training.backbone, training.cells
         self.read(model, cells)
         self.mean = training.rows.mean.numpy().copy()
-        self.covariance = unpack(training.rows.spread, LATENT).numpy().copy()
+        self.covariance = unpack(training.rows.covariance, LATENT).numpy().copy()
         self.relative_precision = training.rows.relative_precision.numpy().copy()
         self.head_means = training.head_prior[0].numpy().copy()
         self.head_covariance = training.head_prior[1].numpy().copy()
@@ -375,7 +375,7 @@ def test_blocks_of_rows_can_be_used_in_every_sweep(kinds: list[int], limits: Lim
     model = untrained(every_kind)
     blocks, signatures = row_blocks(model, cells), model.signature(cells)
     assert len(blocks) > 1
-    rows = model.row_posterior(cells, signatures)
+    rows = model.posterior_of_rows(cells, signatures)
     for _ in range(3):
         sweep_rows(model, blocks, signatures, rows)
         found, anew = sum_features(model, blocks, rows), sum_features(model, row_blocks(model, cells), rows)
@@ -424,9 +424,9 @@ def test_standardising_changes_the_factors_and_no_prediction(kinds: list[int]) -
 
     def outputs() -> tuple[Array, Array, Array]:
         """Means of all outputs, and their second moments by the rows' full covariances."""
-        rows = model.row_posterior(cells)
+        rows = model.posterior_of_rows(cells)
         slow = Slow.of(model, cells)
-        slow.mean, slow.covariance = rows.mean.numpy(), rows.covariance.numpy()
+        slow.mean, slow.covariance = rows.mean.numpy(), rows.covariance_matrices.numpy()
         every = [(i, j) for i in range(ROWS) for j in range(FEATURES)]
         squares = [np.trace(slow.row_moment(i) @ slow.head_moment(j)) for i, j in every]
         states = model.states(cells)
@@ -464,7 +464,7 @@ def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None
     model, cells = swept(kinds, sweeps=3)
     found = model.states(cells)
     slow = Slow.of(model, cells)
-    for turn in range(PASSES if set(kinds) == {KindType.RATING} else MORE_PASSES):
+    for turn in range(RATING_PASSES if set(kinds) == {KindType.RATING} else OTHER_PASSES):
         if turn > 0:
             slow.update_exactness()
         slow.update_rows()
@@ -558,10 +558,10 @@ def test_one_row_is_what_it_is_among_others() -> None:
     )
     belief = RowBelief(torch.randn(3, 3), 0.5 * torch.eye(3))
     for believed in (None, belief):
-        every = backbone.states_by(cells, heads, kinds, own, believed)
+        every = backbone.states_from_heads(cells, heads, kinds, own, believed)
         for row in range(3):
             at = torch.tensor([row])
             mine = None if believed is None else believed.take(at)
-            one = backbone.states_by(cells.take(at), heads, kinds, own, mine)
+            one = backbone.states_from_heads(cells.take(at), heads, kinds, own, mine)
             for part, whole in zip(one.parts(), every.parts(), strict=True):
                 torch.testing.assert_close(part, whole[at], rtol=1e-4, atol=1e-5)

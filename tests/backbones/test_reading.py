@@ -57,9 +57,9 @@ def test_a_row_is_the_same_alone_and_in_company(kinds: list[KindType], budget: i
     cells, known_heads, every = world(kinds, COUNTS)
     own = torch.full((FEATURES,), -1)
     model = backbone(every)
-    together = model.states_by(cells, known_heads, every, own)
+    together = model.states_from_heads(cells, known_heads, every, own)
     alone = [
-        model.states_by(cells.take(torch.tensor([row])), known_heads, every, own)
+        model.states_from_heads(cells.take(torch.tensor([row])), known_heads, every, own)
         for row in range(len(COUNTS))
     ]
     for part, whole in zip(RowStates.concatenate(alone).parts(), together.parts(), strict=True):

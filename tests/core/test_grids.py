@@ -12,7 +12,7 @@ from tests.oracles.predictive import grid_variances
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import GRID, grid_logits, predict_grid
 from headstart.core.types import Heads, RowStates, second_moment
-from headstart.linalg.packed import affine_form, pack, quadratic_forms
+from headstart.linalg.packed import affine_quadratic_form, pack, quadratic_forms
 
 WIDTH = 6
 
@@ -65,7 +65,7 @@ def test_a_form_with_a_one_and_with_spread() -> None:
     matrix = some[:4].T @ some[:4]
     with_one = torch.cat([vectors, torch.ones(5, 1)], dim=1)
     slow = torch.stack([row @ matrix @ row for row in with_one])
-    np.testing.assert_allclose(affine_form(vectors, matrix), slow)
+    np.testing.assert_allclose(affine_quadratic_form(vectors, matrix), slow)
     spread = torch.rand(5, 3, generator=random, dtype=torch.float64)
     added = slow + spread @ matrix.diagonal()[:-1]
     np.testing.assert_allclose(quadratic_forms(with_one, pack(matrix)[None], spread)[:, 0], added)

@@ -7,7 +7,7 @@ import torch
 from tests.oracles.ridge import loo_predictions
 from torch import Tensor
 
-from headstart.linalg.packed import pack, positive
+from headstart.linalg.packed import make_positive_definite, pack
 from headstart.linalg.ridge import (
     MAX_COLUMNS,
     LooRidge,
@@ -109,7 +109,7 @@ def test_the_covariance_adds_what_is_not_known_of_heads() -> None:
     between = residual.T @ residual / 200
     share = 200 / 203
     expected = share * between + (1 - share) * torch.diag(between.diagonal()) + spread
-    torch.testing.assert_close(loo_covariance(residual, spread, weights), positive(expected))
+    torch.testing.assert_close(loo_covariance(residual, spread, weights), make_positive_definite(expected))
 
 
 def test_reliability_is_the_share_of_variance_that_observations_removed() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.linalg.test_gaussian import SIZE, Moments, priors, tensors, world
 from torch import Tensor
 
-from headstart.linalg.laplace import classify, probit_scale
+from headstart.linalg.laplace import condition_logistic, probit_scale
 
 Array = NDArray[np.float64]
 Contexts = tuple[Array, Array, Array]  # rows, values, weights
@@ -33,7 +33,7 @@ def prior_of(features: int, seed: int, scale: float = 1.0) -> tuple[Array, Array
 
 
 def batch(rows: Array, values: Array, weights: Array, prior: Array, root: Array) -> list[Moments]:
-    mean, covariance = classify(*tensors(rows, values, weights, prior, root))
+    mean, covariance = condition_logistic(*tensors(rows, values, weights, prior, root))
     return list(zip(mean.numpy(), covariance.numpy(), strict=True))
 
 
@@ -49,7 +49,7 @@ def reduced(rows: Array, values: Array, weights: Array, prior: Array, root: Arra
         waiting.append(sums)
         return sums
 
-    whole = classify(*tensors(rows, values, weights, prior, root), reduce=both)
+    whole = condition_logistic(*tensors(rows, values, weights, prior, root), reduce=both)
     for half, own in zip(halves, recorded, strict=True):
         totals = iter(waiting)
 
@@ -57,7 +57,7 @@ def reduced(rows: Array, values: Array, weights: Array, prior: Array, root: Arra
             own.append(sums)
             return next(totals)
 
-        mean, covariance = classify(*tensors(rows, values, half, prior, root), reduce=replay)
+        mean, covariance = condition_logistic(*tensors(rows, values, half, prior, root), reduce=replay)
         torch.testing.assert_close((mean, covariance), whole)
     for one, other, total in zip(*recorded, waiting, strict=True):
         torch.testing.assert_close(one + other, total, rtol=1e-9, atol=1e-9)
@@ -67,7 +67,7 @@ def reduced(rows: Array, values: Array, weights: Array, prior: Array, root: Arra
 def one(rows: Array, values: Array, weights: Array, prior: Array, root: Array) -> list[Moments]:
     seen = weights > 0
     return [
-        classify(rows[n, seen[n]], values[n, seen[n]], weights[n, seen[n]], prior[n], root)
+        condition_logistic(rows[n, seen[n]], values[n, seen[n]], weights[n, seen[n]], prior[n], root)
         for n in range(len(rows))
     ]
 
@@ -134,7 +134,7 @@ def test_one_head_is_the_same_from_anywhere(shots: int, start: str) -> None:
     ((mean, covariance),) = batch(*contexts, prior, root)
     begin = {"none": None, "near": mean + 1e-3, "far": prior[0] + 3.0, "absurd": prior[0] + 1e4}[start]
     rows, values, weights = (part[0] for part in contexts)
-    found, spread = classify(rows, values, weights, prior[0], root, start=begin)
+    found, spread = condition_logistic(rows, values, weights, prior[0], root, start=begin)
     np.testing.assert_allclose(found, mean, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(spread, covariance, rtol=1e-9, atol=1e-10)
 
@@ -182,7 +182,7 @@ def test_the_gradient_is_that_of_the_mode(shots: int) -> None:
     rows, values, weights, *prior = tensors(*binary([shots, shots], seed=7), *prior_of(2, 7, 0.7))
     leaves = [part.requires_grad_() for part in (rows, weights, *prior)]
     assert torch.autograd.gradcheck(
-        lambda rows, weights, prior, root: classify(rows, values, weights, prior, root),
+        lambda rows, weights, prior, root: condition_logistic(rows, values, weights, prior, root),
         leaves,
         rtol=1e-3,
         atol=1e-4,

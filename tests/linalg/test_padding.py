@@ -11,7 +11,7 @@ from tests.linalg.test_symmetric import symmetric
 
 from headstart.linalg import ragged as padding
 from headstart.linalg.packed import pack
-from headstart.linalg.ragged import blocks, outputs_at, pad, positions_in_line
+from headstart.linalg.ragged import groups_of_similar_counts, outputs_at, pad, positions_in_line
 from headstart.table.cells import Cells
 
 some_cells = given(
@@ -31,7 +31,7 @@ def test_every_line_is_in_one_small_block_of_its_like(
 ) -> None:
     with limits(padded_numbers_per_block=budget):
         kinds = torch.arange(len(counts)) % apart
-        groups = list(blocks(torch.tensor(counts, dtype=torch.int64), size, kinds))
+        groups = list(groups_of_similar_counts(torch.tensor(counts, dtype=torch.int64), size, kinds))
     assert sorted(line for group in groups for line in group.tolist()) == list(range(len(counts)))
     for group in groups:
         held = [counts[line] for line in group.tolist()]

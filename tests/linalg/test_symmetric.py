@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.linalg.packed import pack, quadratic_forms, solve, squares, unpack
+from headstart.linalg.packed import outer_products, pack, quadratic_forms, solve, unpack
 
 shapes = given(size=st.integers(1, 6), count=st.integers(0, 5), seed=st.integers(0, 99))
 
@@ -36,8 +36,8 @@ def test_packing_keeps_the_lower_triangle_and_is_taken_back(size: int, count: in
 def test_squares_and_forms_are_loops_over_vectors(size: int, count: int, seed: int) -> None:
     matrices, vectors = symmetric(3, size, seed), symmetric(1, size, seed + 1)[0].repeat(2, 1)[:count]
     outer = [np.outer(v, v) for v in vectors.numpy()]
-    assert squares(vectors).shape == (len(vectors), size * (size + 1) // 2)
-    for found, expected in zip(unpack(squares(vectors), size).numpy(), outer, strict=True):
+    assert outer_products(vectors).shape == (len(vectors), size * (size + 1) // 2)
+    for found, expected in zip(unpack(outer_products(vectors), size).numpy(), outer, strict=True):
         np.testing.assert_allclose(found, expected)
     found = quadratic_forms(vectors, pack(matrices)).numpy()
     expected = [[v @ matrix @ v for matrix in matrices.numpy()] for v in vectors.numpy()]

@@ -75,7 +75,7 @@ def test_a_rows_factors_are_the_sum_of_its_observations(kind: str) -> None:
     for row in range(0, 50, 7):
         own = cells.take(torch.tensor([row]))
         parts = row_parts(backbone, own)
-        np.testing.assert_allclose(parts.total, backbone.row_posterior(own).mean[0], atol=2e-5)
+        np.testing.assert_allclose(parts.total, backbone.posterior_of_rows(own).mean[0], atol=2e-5)
         assert len(parts.observations) == len(own.index)
         none = row_parts(backbone, own.keep(torch.zeros(len(own.index), dtype=torch.bool)))
         np.testing.assert_allclose(none.total, parts.baseline)

@@ -31,9 +31,9 @@ from headstart.linalg.gaussian import (
     sum_contexts,
     unpack_sums,
 )
-from headstart.linalg.laplace import classify, probit_scale
-from headstart.linalg.packed import pack, positive
-from headstart.linalg.ragged import all_equal, blocks, pad, pad_rows
+from headstart.linalg.laplace import condition_logistic, probit_scale
+from headstart.linalg.packed import make_positive_definite, pack
+from headstart.linalg.ragged import all_equal, groups_of_similar_counts, pad, pad_rows
 from headstart.table.kinds import KindType
 from headstart.table.outliers import LEAST_DEVIATION, winsorise, winsorise_by_feature, winsorise_one
 
@@ -189,19 +189,22 @@ class ClosedFormAdapter(Adapter):
         heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # for no features
         squashed = self.knowledge.likelihood.squashes(batch.kinds)
         clicks = batch.kinds == KindType.CLICK
-        forms = squashed + 2 * (batch.kinds == KindType.BINARY) + 4 * unscaled + 8 * clicks
-        for group in blocks(shots, self.prior.size, forms, None if reduce is None else _SHARDED_BUDGET):
+        # Features of one group need the same solver.
+        solver = squashed + 2 * (batch.kinds == KindType.BINARY) + 4 * unscaled + 8 * clicks
+        for group in groups_of_similar_counts(
+            shots, self.prior.size, solver, None if reduce is None else _SHARDED_BUDGET
+        ):
             part = batch.take(group)
             order.append(group)
             if bool(unscaled[group[0]]) and self.scale_prior is not None and part.units is not None:
                 heads.append(self._unscaled_heads(part, states, prior_mean[group], root))
                 continue
-            posterior = self._classify if bool(squashed[group[0]]) else self._regress
+            posterior = self._condition_logistic if bool(squashed[group[0]]) else self._condition_linear
             mean, covariance = posterior(part, states, prior_mean[group], root, reduce)
             heads.append(self._heads(mean, covariance, part.kinds))
         return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
 
-    def _regress(
+    def _condition_linear(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor, reduce: Reduce | None
     ) -> tuple[Tensor, Tensor]:
         """Condition the prior on contexts behind an identity link."""
@@ -237,7 +240,7 @@ class ClosedFormAdapter(Adapter):
         weights = torch.where(batch.kinds == KindType.CLICK, weights, 0.0)
         return sums._replace(total=sums.total + weights[:, None, None] * zeros)
 
-    def _classify(
+    def _condition_logistic(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor, reduce: Reduce | None
     ) -> tuple[Tensor, Tensor]:
         """Condition the prior on contexts of one kind behind a logistic link."""
@@ -249,7 +252,7 @@ class ClosedFormAdapter(Adapter):
             rows = rows * pad(probit_scale(noise), cells)[:, :, None]
         else:  # a rating is more informative than a binary value, by a learned factor
             weights = cells.weighted(self.log_trust.exp() / noise)
-        return classify(rows, values, pad(weights, cells), prior_mean, root, reduce=reduce)
+        return condition_logistic(rows, values, pad(weights, cells), prior_mean, root, reduce=reduce)
 
     def _unscaled_heads(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor
@@ -259,7 +262,7 @@ class ClosedFormAdapter(Adapter):
         zero, one = units[:, :1], units[:, 1:]
         lines, centre = batch.cells.lines, scale_prior.centre
         values = zero[lines, 0] + one[lines, 0] * batch.cells.values.double() - centre
-        covariance = positive((root @ root.T).double()[:-1, :-1])
+        covariance = make_positive_definite((root @ root.T).double()[:-1, :-1])
         cells, means = replace(batch.cells, values=values), prior_mean[:, :-1].double()
         weights = cells.weighted(1 / self._noise(states, batch).double())
         mean, covariance, noise = infer_scales(
@@ -350,16 +353,16 @@ class ClosedFormAdapter(Adapter):
             values, weights = weigh_click_values(values, context.weights, context.kind)
             context = context._replace(values=values, weights=weights)
         if context.kind == KindType.BINARY:
-            return self._classify_one(context, probit_scale(noise.astype(np.float64)), start)
+            return self._condition_logistic_one(context, probit_scale(noise.astype(np.float64)), start)
         scale = 1 / np.sqrt(noise, dtype=np.float64)
         if context.weights is not None:
             scale = scale * np.sqrt(context.weights)
         rows, scaled = _scaled_rows(context.activation, scale), scale * values
-        return self._regress_one(
+        return self._condition_linear_one(
             context, ContextSums(context.shots, rows.T @ rows, scaled @ rows, scaled @ scaled)
         )
 
-    def _regress_one(self, context: OneContext, sums: ContextSums) -> OneHead:
+    def _condition_linear_one(self, context: OneContext, sums: ContextSums) -> OneHead:
         """Condition the prior of one head on the sums of its context, behind an identity link."""
         means, constants = self._one_prior_means(context), self._constants
         if context.kind == KindType.CLICK and constants.zeros is not None:
@@ -371,7 +374,7 @@ class ClosedFormAdapter(Adapter):
         posterior = condition_on_sums(sums, means[: len(constants.roots)], constants.roots)
         return self._one_head(context.kind, *mix(posterior, constants.shares, sums.counts))
 
-    def _classify_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
+    def _condition_logistic_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
         """Condition the prior of one head on its context behind a logistic link.
 
         ``scale`` (n,) is the ``probit_scale`` of the noise.
@@ -380,7 +383,7 @@ class ClosedFormAdapter(Adapter):
         weights = np.ones(len(rows)) if context.weights is None else context.weights
         prior_mean, root = self._one_prior_means(context)[0], self._constants.roots[0]
         return self._one_head(
-            context.kind, *classify(rows, context.values, weights, prior_mean, root, start=start)
+            context.kind, *condition_logistic(rows, context.values, weights, prior_mean, root, start=start)
         )
 
     def _one_prior_means(self, context: OneContext) -> Array:

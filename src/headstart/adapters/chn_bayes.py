@@ -194,27 +194,29 @@ class CHNBayes(ClosedFormAdapter):
             variance = np.concatenate([variance, np.zeros(len(learned))])
         return state._replace(activation=np.concatenate([state.activation, learned]), variance=variance)
 
-    def _regress_one(self, context: OneContext, sums: ContextSums) -> OneHead:
+    def _condition_linear_one(self, context: OneContext, sums: ContextSums) -> OneHead:
         """Condition one head, or blend it with that of the closed form, which has the same sums."""
         partner, shared = self._active_partner, self._shared
         if partner is None:
-            return super()._regress_one(context, sums)
+            return super()._condition_linear_one(context, sums)
         total, linear = sums.total[np.ix_(shared, shared)], sums.linear[shared]
-        closed_form = partner._regress_one(context, sums._replace(total=total, linear=linear))
+        closed_form = partner._condition_linear_one(context, sums._replace(total=total, linear=linear))
         if not self.shares.numpy().any():  # the blend is the closed form alone
             return pad_heads(closed_form, self.prior.size - 1)
-        return mix_heads(super()._regress_one(context, sums), closed_form, self._one_share(context))
+        return mix_heads(super()._condition_linear_one(context, sums), closed_form, self._one_share(context))
 
-    def _classify_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
+    def _condition_logistic_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
         """Condition one head behind a logistic link, or blend it with that of the closed form."""
         partner, shared = self._active_partner, self._shared
         if partner is None:
-            return super()._classify_one(context, scale, start)
+            return super()._condition_logistic_one(context, scale, start)
         fewer = context._replace(activation=context.activation[:, : len(shared) - 1])
-        closed_form = partner._classify_one(fewer, scale, None if start is None else start[shared])
+        closed_form = partner._condition_logistic_one(fewer, scale, None if start is None else start[shared])
         if not self.shares.numpy().any():
             return pad_heads(closed_form, self.prior.size - 1)
-        return mix_heads(super()._classify_one(context, scale, start), closed_form, self._one_share(context))
+        return mix_heads(
+            super()._condition_logistic_one(context, scale, start), closed_form, self._one_share(context)
+        )
 
     def _one_share(self, context: OneContext) -> Any:
         """Return the weight of the hypernetwork's head of one feature, as ``share`` does."""

@@ -16,7 +16,13 @@ from headstart.core.clicks import ZERO_WEIGHT, estimate_exposure, is_click, usua
 from headstart.core.networks import initial_tensor
 from headstart.core.types import Description, FeatureBatch, Heads, Knowledge, RowStates, add_cubic_terms
 from headstart.linalg.array_ops import A, Array
-from headstart.linalg.packed import append_one, positive, squares, triangle_indices, unpack
+from headstart.linalg.packed import (
+    append_one,
+    make_positive_definite,
+    outer_products,
+    triangle_indices,
+    unpack,
+)
 from headstart.linalg.ragged import column_sums, line_blocks, sampled_products
 from headstart.linalg.ridge import LooRidge, loo_covariance, make_groups, reliability
 from headstart.linalg.row_sharded import (
@@ -78,7 +84,9 @@ def empirical_prior(
         weights = weights * (importance / importance.mean()).double()
     within = unpack((weights / weights.sum()).to(stacked.dtype) @ covariances, size)
     regression = LooRidge(make_groups(description.numbers, description.groups))
-    regression.choose(description.numbers, stacked, weights, torch.linalg.cholesky(positive(metric)))
+    regression.choose(
+        description.numbers, stacked, weights, torch.linalg.cholesky(make_positive_definite(metric))
+    )
     loo_means = regression.fit(description.numbers, stacked, weights)
     matrix, constant = regression.linear_map(description.numbers.shape[1])
     covariance = loo_covariance(stacked - loo_means, within, weights)
@@ -96,7 +104,7 @@ def p_uninformative(heads: Heads, with_metadata: EmpiricalPrior, without: Empiri
     stacked = stacked_heads(heads)[trained_on].double()
 
     def log_likelihood(prior: EmpiricalPrior) -> Tensor:
-        lower = torch.linalg.cholesky(positive(prior.covariance.double()))
+        lower = torch.linalg.cholesky(make_positive_definite(prior.covariance.double()))
         residual = (stacked - prior.loo_means[trained_on].double()).T
         white: Tensor = torch.linalg.solve_triangular(lower, residual, upper=False)
         determinant: Tensor = lower.diagonal().log().sum()
@@ -199,7 +207,7 @@ def _squared_errors(knowledge: Knowledge) -> Iterator[tuple[Tensor, Tensor]]:
         state, kinds = states.take(rows_of_block), knowledge.kinds[block.index]
         logits = sampled_products(state.activation, heads.weight, block) + heads.bias[block.index]
         squared = (likelihood.mean(logits, kinds) - block.values) ** 2
-        rows_squared = squares(append_one(state.activation)) * twice
+        rows_squared = outer_products(append_one(state.activation)) * twice
         squared = squared + sampled_products(rows_squared, covariance, block)
         if state.variance is not None:
             squared = squared + sampled_products(state.variance, mean_squares, block)
@@ -448,7 +456,7 @@ class HeadPrior(nn.Module):
         variances = torch.zeros(self.size)
         variances[self.size - 1 - self.learned : self.size - 1] = 0.5 * noise
         padded = self._pad_learned(self._pad_learned(covariance).T)
-        root: Tensor = torch.linalg.cholesky(positive(padded.double() + torch.diag(variances)))
+        root: Tensor = torch.linalg.cholesky(make_positive_definite(padded.double() + torch.diag(variances)))
         return root.to(covariance.dtype)
 
     def _pad_learned(self, matrix: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ model
     x_i = c + s·(w·d_i + e_i),   c ~ N(μ, ρ²·s²),   s² ~ scaled inverse χ²(ν₀, s₀²),   w ~ N(m, C),
 
 where w and the noise e are those of a standardised feature. The prior w ~ N(0, C + m·mᵀ) would be conjugate:
-the posterior of s² is again an inverse χ² distribution. The posterior of s² is computed with this prior, and
-the head given s² with the prior N(m, C).
+the posterior of s² is again an inverse χ² distribution. So s² is inferred under the conjugate prior, and
+then the head, given s², under N(m, C): an approximation.
 
 The prior of c and s² is a mixture of several such priors (its ``parts``), with several levels of noise. Let
 A be the rows √weight·d and A·C·Aᵀ = U·S·Uᵀ. In the basis U the covariance of the values is diagonal, up to
@@ -38,12 +38,12 @@ class ScaleBasis(NamedTuple):
     """Contexts of features in the basis U, which has k vectors."""
 
     counts: Tensor  # (features,): the number of observations, or the sum of their age weights
-    spread: Tensor  # (features, k): S
-    back: Tensor  # (features, size − 1, k): C·Aᵀ·U, from the basis to the weights of heads
+    eigenvalues: Tensor  # (features, k): S
+    to_weights: Tensor  # (features, size − 1, k): C·Aᵀ·U, from the basis to the weights of heads
     ones: Tensor  # (features, k): u = Uᵀ·s with s = √weight
-    pattern: Tensor  # (features, k): a = Uᵀ·A·m, the values that the prior mean predicts
-    middle: Tensor  # (features, 1): a mean value, subtracted for numerical precision
-    rest: Tensor  # (features, k): e = Uᵀ·(y − middle·s) with y = √weight·values
+    predicted: Tensor  # (features, k): a = Uᵀ·A·m, the values that the prior mean predicts
+    offset: Tensor  # (features, 1): a mean value, subtracted for numerical precision
+    rest: Tensor  # (features, k): e = Uᵀ·(y − offset·s) with y = √weight·values
 
 
 def basis_from_rows(
@@ -57,33 +57,33 @@ def basis_from_rows(
     """
     scale = weights.sqrt()
     rows = rows * scale[:, :, None]
-    back = covariance @ rows.mT
-    spread, vectors = torch.linalg.eigh(rows @ back)
-    middle = values.sum(1, keepdim=True) / (scale > 0).sum(1, keepdim=True).clamp(min=1)
+    to_weights = covariance @ rows.mT
+    eigenvalues, vectors = torch.linalg.eigh(rows @ to_weights)
+    offset = values.sum(1, keepdim=True) / (scale > 0).sum(1, keepdim=True).clamp(min=1)
     predicted = (rows @ means[:, :, None])[:, :, 0]
-    ones, pattern, rest = (
-        (numbers[:, None] @ vectors)[:, 0] for numbers in (scale, predicted, scale * (values - middle))
+    ones, predicted, rest = (
+        (numbers[:, None] @ vectors)[:, 0] for numbers in (scale, predicted, scale * (values - offset))
     )
-    return ScaleBasis(counts, spread.clamp(min=0), back @ vectors, ones, pattern, middle, rest)
+    return ScaleBasis(counts, eigenvalues.clamp(min=0), to_weights @ vectors, ones, predicted, offset, rest)
 
 
 def basis_from_sums(sums: ContextSums, means: Tensor, covariance: Tensor) -> ScaleBasis:
     """Diagonalise Rᵀ·Aᵀ·A·R with C = R·Rᵀ, which has the same non-zero eigenvalues as A·C·Aᵀ.
 
     Its eigenvectors V give U = A·R·V·S^(−½). Two further vectors of eigenvalue 0 span the parts of s and
-    y − middle·s that are orthogonal to A. So k is size + 1 for any number of shots.
+    y − offset·s that are orthogonal to A. So k is size + 1 for any number of shots.
     """
     root = torch.linalg.cholesky(covariance)
     inner, ones_linear, ones_squared = sums.total[:, :-1, :-1], sums.total[:, :-1, -1], sums.total[:, -1, -1]
-    spread, vectors = torch.linalg.eigh(root.T @ inner @ root)
-    largest = spread.amax(1, keepdim=True).clamp(min=1e-300)
-    spread = torch.where(spread > _NEGLIGIBLE * largest, spread, 0.0)
-    inverse = torch.where(spread > 0, spread.clamp(min=1e-300).rsqrt(), 0.0)
+    eigenvalues, vectors = torch.linalg.eigh(root.T @ inner @ root)
+    largest = eigenvalues.amax(1, keepdim=True).clamp(min=1e-300)
+    eigenvalues = torch.where(eigenvalues > _NEGLIGIBLE * largest, eigenvalues, 0.0)
+    inverse = torch.where(eigenvalues > 0, eigenvalues.clamp(min=1e-300).rsqrt(), 0.0)
     rotated = root @ vectors
-    middle = torch.where(ones_squared > 0, sums.linear[:, -1] / ones_squared.clamp(min=1e-300), 0.0)
-    rest_linear = sums.linear[:, :-1] - middle[:, None] * ones_linear
-    rest_squared = (sums.squares - middle * sums.linear[:, -1]).clamp(min=0)
-    ones, pattern, rest = (
+    offset = torch.where(ones_squared > 0, sums.linear[:, -1] / ones_squared.clamp(min=1e-300), 0.0)
+    rest_linear = sums.linear[:, :-1] - offset[:, None] * ones_linear
+    rest_squared = (sums.squares - offset * sums.linear[:, -1]).clamp(min=0)
+    ones, predicted, rest = (
         inverse * (numbers[:, None] @ rotated)[:, 0]
         for numbers in (ones_linear, (inner @ means[:, :, None])[:, :, 0], rest_linear)
     )
@@ -98,14 +98,14 @@ def basis_from_sums(sums: ContextSums, means: Tensor, covariance: Tensor) -> Sca
     def extend(numbers: Tensor, first: Tensor, second: Tensor) -> Tensor:
         return torch.cat([numbers, first[:, None], second[:, None]], dim=1)
 
-    back = nn.functional.pad(rotated * spread.sqrt()[:, None], (0, 2))
+    to_weights = nn.functional.pad(rotated * eigenvalues.sqrt()[:, None], (0, 2))
     return ScaleBasis(
         sums.counts,
-        extend(spread, zero, zero),
-        back,
+        extend(eigenvalues, zero, zero),
+        to_weights,
         extend(ones, ones_outside, zero),
-        extend(pattern, zero, zero),
-        middle[:, None],
+        extend(predicted, zero, zero),
+        offset[:, None],
         extend(rest, along, across),
     )
 
@@ -188,32 +188,33 @@ class ScalePrior(nn.Module):
         """
         # Tensors broadcast to (features, levels, parts, k).
         level, reach = self.level[:, None], self.reach
-        diagonal = 1 / (basis.spread[:, None] + level)  # D: the inverse covariance of values in U, c known
-        ones, pattern, rest = basis.ones[:, None], basis.pattern[:, None], basis.rest[:, None]
+        # D: the inverse covariance of values in U, if c is known
+        diagonal = 1 / (basis.eigenvalues[:, None] + level)
+        ones, predicted, rest = basis.ones[:, None], basis.predicted[:, None], basis.rest[:, None]
         weighted_ones = diagonal * ones  # D·u
 
         def sum_basis(numbers: Tensor) -> Tensor:  # to (features, levels, 1)
             return numbers.sum(-1)[..., None]
 
         # uᵀDu, aᵀDu, eᵀDu, aᵀDa, aᵀDe and eᵀDe.
-        uu, ua, ue = (sum_basis(weighted_ones * vector) for vector in (ones, pattern, rest))
-        aa, ae, ee = (sum_basis(diagonal * product) for product in (pattern**2, pattern * rest, rest**2))
-        middle = basis.middle[:, :, None]
+        uu, ua, ue = (sum_basis(weighted_ones * vector) for vector in (ones, predicted, rest))
+        aa, ae, ee = (sum_basis(diagonal * product) for product in (predicted**2, predicted * rest, rest**2))
+        offset = basis.offset[:, :, None]
         centre_determinant = 1 + reach * uu
         centre_variance = reach / centre_determinant  # g: M⁻¹ = D − g·D·u·uᵀ·D, with the centre unknown
-        # yᵀM⁻¹y, aᵀM⁻¹y and 1 + aᵀM⁻¹a, of y = middle·u + e.
-        values_squared = (middle**2 * uu + 2 * middle * ue) / centre_determinant
+        # yᵀM⁻¹y, aᵀM⁻¹y and 1 + aᵀM⁻¹a, of y = offset·u + e.
+        values_squared = (offset**2 * uu + 2 * offset * ue) / centre_determinant
         values_squared = values_squared + ee - centre_variance * ue**2
-        values_along = middle * ua / centre_determinant + ae - centre_variance * ua * ue
-        pattern_determinant = 1 + aa - centre_variance * ua**2
-        unexplained = (values_squared - values_along**2 / pattern_determinant).clamp(min=0)
+        values_along = offset * ua / centre_determinant + ae - centre_variance * ua * ue
+        predicted_determinant = 1 + aa - centre_variance * ua**2
+        unexplained = (values_squared - values_along**2 / predicted_determinant).clamp(min=0)
         counts = basis.counts[:, None, None]
         freedom = self.freedom + counts
         square = (self.freedom * self.square + unexplained) / freedom
         evidence = (
             self._scale_evidence(freedom, square)
-            - 0.5 * torch.log1p(basis.spread[:, None] / level).sum(-1)[..., None]
-            - 0.5 * (centre_determinant.log() + pattern_determinant.log())
+            - 0.5 * torch.log1p(basis.eigenvalues[:, None] / level).sum(-1)[..., None]
+            - 0.5 * (centre_determinant.log() + predicted_determinant.log())
             + self.level_share.log()[:, None]
             - counts / 2 * level.log()
         )
@@ -224,12 +225,12 @@ class ScalePrior(nn.Module):
         expected = self._expected_square(freedom, square)
         noise = (weights * (expected * level).flatten(1)).sum(1)
 
-        # Each part has the mean weights κ·m + back·z and the mean centre c: coordinates (κ, z, c). The vague
-        # last part has no prior mean.
+        # Each part has the mean weights κ·m + to_weights·z and the mean centre c: coordinates (κ, z, c). The
+        # vague last part has no prior mean.
         kappa = shrinkage_scale(freedom, square) * (torch.arange(len(reach)) < len(reach) - 1)
-        residual = (ue - kappa * ua + middle * uu) / centre_determinant  # uᵀM⁻¹·(y − κ·a)
-        z = diagonal[:, :, None] * (rest[:, :, None] - kappa[..., None] * pattern[:, :, None])
-        z = z + (middle - reach * residual)[..., None] * weighted_ones[:, :, None]
+        residual = (ue - kappa * ua + offset * uu) / centre_determinant  # uᵀM⁻¹·(y − κ·a)
+        z = diagonal[:, :, None] * (rest[:, :, None] - kappa[..., None] * predicted[:, :, None])
+        z = z + (offset - reach * residual)[..., None] * weighted_ones[:, :, None]
         parts = torch.cat([kappa[..., None], z, (reach * residual)[..., None]], dim=-1).flatten(1, 2)
         mean = (costs[:, None] @ parts)[:, 0]
         between = (parts - mean[:, None]) * weights.sqrt()[:, :, None]
@@ -237,7 +238,7 @@ class ScalePrior(nn.Module):
         share = weights.view(expected.shape) * expected
         _add_covariances(inner, share, centre_variance, diagonal, weighted_ones)
         outer = torch.zeros(len(means), means.shape[1] + 1, parts.shape[2], dtype=means.dtype)
-        outer[:, :-1, 0], outer[:, :-1, 1:-1], outer[:, -1, -1] = means, basis.back, 1.0
+        outer[:, :-1, 0], outer[:, :-1, 1:-1], outer[:, -1, -1] = means, basis.to_weights, 1.0
         head_covariance = outer @ inner @ outer.mT
         head_covariance[:, :-1, :-1] += share.sum((1, 2))[:, None, None] * covariance
         return (outer @ mean[:, :, None])[:, :, 0], head_covariance, noise
@@ -278,7 +279,7 @@ def _add_covariances(
 
 
 def shrinkage_scale(freedom: Tensor, square: Tensor) -> Tensor:
-    """Return E[1/s] / E[1/s²], the factor of a predicted pattern with the least expected error / s²."""
+    """Return E[1/s] / E[1/s²], the factor of predicted values with the least expected error / s²."""
     half = freedom / 2
     return (square / half).sqrt() * (torch.lgamma(half + 0.5) - torch.lgamma(half)).exp()
 

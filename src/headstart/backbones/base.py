@@ -48,8 +48,8 @@ class Backbone(nn.Module, ABC):
 
     config_type: ClassVar[type[BackboneConfig]]
     trained_by: ClassVar[Literal["gradient", "sweeps"]]  # loss, or train_by_sweeps
-    reads_any_head: ClassVar[bool] = False  # prior_means, states_by: row states from heads of any feature
-    reads_single_rows: ClassVar[bool] = False  # state_of_one: states_by for one row in numpy
+    reads_any_head: ClassVar[bool] = False  # prior_means, states_from_heads: states from any features' heads
+    reads_single_rows: ClassVar[bool] = False  # state_of_one: states_from_heads for one row in numpy
     explainable: ClassVar[bool] = False  # row_parts: a row's activation as a sum over its observations
     sharded: ClassVar[bool] = False  # training by several processes, each with some of the rows
     supports_clicks: ClassVar[bool] = False  # cells without a click are read as weak zeros
@@ -159,17 +159,17 @@ class Backbone(nn.Module, ABC):
         """
         self._cannot("compute states from other heads than its own")
 
-    def states_by(
+    def states_from_heads(
         self,
         cells: Cells,
         heads: Heads,
         kinds: Tensor,
-        own: Tensor,
+        backbone_positions: Tensor,
         belief: RowBelief | None = None,
     ) -> RowStates:
         """Compute the states of rows from ``heads`` instead of the backbone's own.
 
-        ``states(cells)`` equals ``states_by`` with the backbone's own heads.
+        ``states(cells)`` equals ``states_from_heads`` with the backbone's own heads.
 
         Parameters
         ----------
@@ -179,7 +179,7 @@ class Backbone(nn.Module, ABC):
             Heads with their covariance and noise.
         kinds : Tensor
             (heads,): their kinds.
-        own : Tensor
+        backbone_positions : Tensor
             (heads,): the position of each head's feature among the backbone's features, -1 for others.
         belief : RowBelief, optional
             A further prior of these rows, from their metadata.
@@ -192,7 +192,7 @@ class Backbone(nn.Module, ABC):
         known: Array,
         belief: tuple[Array, Array] | None = None,
     ) -> OneState:
-        """Compute the state of a single row in numpy: ``states_by`` without the overhead of tensors.
+        """Compute the state of a single row in numpy: ``states_from_heads`` without the overhead of tensors.
 
         ``known`` holds the positions of the backbone's own features that the row observed; ``belief`` is
         the shift and the covariance of a ``RowBelief``.
@@ -204,10 +204,10 @@ class Backbone(nn.Module, ABC):
         cells: Cells,
         heads: Heads,
         kinds: Tensor,
-        own: Tensor,
+        backbone_positions: Tensor,
         belief: RowBelief | None = None,
     ) -> RowParts:
-        """Decompose the activation of one row into contributions; parameters as in ``states_by``."""
+        """Decompose the activation of one row into contributions; parameters as in ``states_from_heads``."""
         self._cannot("explain a row")
 
     def _cannot(self, action: str) -> NoReturn:

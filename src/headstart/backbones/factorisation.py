@@ -36,8 +36,8 @@ from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.networks import initial_tensor
 from headstart.core.types import Description, Heads, OneRow, OneState, RowBelief, RowParts, RowStates
 from headstart.linalg.array_ops import Array, namespace
-from headstart.linalg.packed import inverse, pack, squares, unpack
-from headstart.linalg.ragged import blocks
+from headstart.linalg.packed import inverse, outer_products, pack, unpack
+from headstart.linalg.ragged import groups_of_similar_counts
 from headstart.table.cells import Cells
 from headstart.table.kinds import VALUE_TYPES, KindType
 
@@ -165,7 +165,7 @@ class Factorisation(Backbone):
     def head_moments(self) -> HeadMoments:
         """Return the moments of the backbone's own heads."""
         stacked, zeros = self.stacked_heads(), None
-        second, precision = self.spread + squares(stacked), self.observation_precision
+        second, precision = self.spread + outer_products(stacked), self.observation_precision
         if self.usual_clicks is not None:
             weights = torch.where(is_click(self.kinds), precision, 0.0)
             zeros = Zeros(ZERO_WEIGHT * weights @ second, self.usual_clicks)
@@ -176,9 +176,9 @@ class Factorisation(Backbone):
     def batch_states(self, cells: Cells) -> RowStates:
         """Compute the states of rows; the activation is the posterior mean of the factors."""
         signature = self.signature(cells)
-        return self._states(self.row_posterior(cells, signature), signature, cells, self.kinds)
+        return self._states(self.posterior_of_rows(cells, signature), signature, cells, self.kinds)
 
-    def row_posterior(self, cells: Cells, signature: Tensor | None = None) -> RowPosterior:
+    def posterior_of_rows(self, cells: Cells, signature: Tensor | None = None) -> RowPosterior:
         """Compute the posteriors of rows' factors given the backbone's own heads."""
         prior = self.row_prior(self.signature(cells) if signature is None else signature)
         rows = RowBatch(cells, self.head_moments())
@@ -198,23 +198,27 @@ class Factorisation(Backbone):
         return means
 
     @torch.no_grad()
-    def states_by(
-        self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor, belief: RowBelief | None = None
+    def states_from_heads(
+        self,
+        cells: Cells,
+        heads: Heads,
+        kinds: Tensor,
+        backbone_positions: Tensor,
+        belief: RowBelief | None = None,
     ) -> RowStates:
         """Compute the states of rows from ``heads`` instead of the backbone's own.
 
-        ``own`` gives the position of each feature in the backbone, negative for features added later, which
-        the signature does not read. The computation is in double precision, so that the state of a row does
-        not depend on the other rows.
+        ``backbone_positions`` are negative for features added later, which the signature does not read. The
+        computation is in double precision, so that the state of a row does not depend on the other rows.
         """
-        known = self._own_cells(cells, own)
+        known = self._backbone_cells(cells, backbone_positions)
         if len(cells) == 1:
-            return self._state_by(cells, known, heads.take(cells.index), kinds[cells.index], belief)
+            return self._state_from_heads(cells, known, heads.take(cells.index), kinds[cells.index], belief)
         if not len(cells):
             return self.batch_states(known)
         moments = HeadMoments.of(heads, kinds, self.trained_zeros)
         parts, order = [], []
-        for group in blocks(cells.counts, moments.second.shape[1], budget=_NUMBERS_AT_ONCE):
+        for group in groups_of_similar_counts(cells.counts, moments.second.shape[1], budget=_NUMBERS_AT_ONCE):
             signature = self.signature(known.take(group)).double()
             prior = self.row_prior(signature, None if belief is None else belief.take(group))
             rows = PaddedRows(cells.take(group), moments)
@@ -224,7 +228,7 @@ class Factorisation(Backbone):
             order.append(group)
         return RowStates.concatenate(parts).take(torch.argsort(torch.cat(order)))
 
-    def _state_by(
+    def _state_from_heads(
         self, cells: Cells, known: Cells, heads: Heads, kinds: Tensor, belief: RowBelief | None
     ) -> RowStates:
         """Compute the state of a single row, with one head for each of its observations."""
@@ -242,11 +246,11 @@ class Factorisation(Backbone):
         return RowStates.of_one(self.state_of_one(row, known.index.numpy(), shift), self.weight.dtype)
 
     def state_of_one(self, row: OneRow, known: Array, belief: tuple[Array, Array] | None = None) -> OneState:
-        """Compute the state of a single row in numpy, as ``states_by`` does."""
+        """Compute the state of a single row in numpy, as ``states_from_heads`` does."""
         signature = self.signature.of_one(known)
         mean = signature @ self.row_map.numpy()
         if belief is None:
-            prior = FactorPrior(mean, *self._numpy_prior())
+            prior = FactorPrior(mean, *self._cached_numpy_prior())
         else:
             prior = FactorPrior(mean + belief[0], *_numpy_prior(torch.from_numpy(belief[1])))
         rows = SingleRow(row, self._numpy_zeros)
@@ -258,7 +262,7 @@ class Factorisation(Backbone):
             exposure=float(estimate_exposure(is_click(row.kinds).sum(), self._numpy_zeros[1]))
         )
 
-    def _numpy_prior(self) -> tuple[Array, Array]:
+    def _cached_numpy_prior(self) -> tuple[Array, Array]:
         """Return covariance and precision of the rows' prior in numpy, computed once."""
         covariance, cached = self.row_covariance, self._cached_prior
         if cached is None or cached[0] is not covariance or cached[1] != covariance._version:
@@ -307,10 +311,15 @@ class Factorisation(Backbone):
 
     @torch.no_grad()
     def row_parts(
-        self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor, belief: RowBelief | None = None
+        self,
+        cells: Cells,
+        heads: Heads,
+        kinds: Tensor,
+        backbone_positions: Tensor,
+        belief: RowBelief | None = None,
     ) -> RowParts:
         """Decompose the factors of one row into the contributions of its observations."""
-        known = self._own_cells(cells, own)
+        known = self._backbone_cells(cells, backbone_positions)
         empty_row = known.keep(torch.zeros_like(known.index, dtype=torch.bool))
         signature = self.signature(known)
         usual = self.prior_means(empty_row)[0].double()
@@ -326,9 +335,9 @@ class Factorisation(Backbone):
         )
         return RowParts(usual, contributions[0], contributions[1], contributions[2:])
 
-    def _own_cells(self, cells: Cells, own: Tensor) -> Cells:
+    def _backbone_cells(self, cells: Cells, backbone_positions: Tensor) -> Cells:
         """Return the observations of the backbone's own features, indexed by position in the backbone."""
-        positions = own[cells.index]
+        positions = backbone_positions[cells.index]
         return replace(cells, index=positions, width=self.features).keep(positions >= 0)
 
     # -- training ---------------------------------------------------------------------------------

@@ -22,7 +22,16 @@ from headstart.core.types import Description
 from headstart.distributed import main_process_decides, process_group, run_in_each_process
 from headstart.errors import ModelFileError
 from headstart.files import explain_storage_error, pack_tensors, read_tensors, write_bytes
-from headstart.linalg.packed import append_one, inverse, pack, positive, solve, squares, traces, unpack
+from headstart.linalg.packed import (
+    append_one,
+    inverse,
+    make_positive_definite,
+    outer_products,
+    pack,
+    solve,
+    traces,
+    unpack,
+)
 from headstart.linalg.ragged import (
     BUDGET,
     DENSE_FROM,
@@ -69,14 +78,14 @@ def whiten(backbone: Factorisation) -> None:
     """
     size = backbone.latent + 1
     centre = backbone.row_map[0].double().clone()
-    root = torch.linalg.cholesky(positive(backbone.row_covariance.double()))
+    root = torch.linalg.cholesky(make_positive_definite(backbone.row_covariance.double()))
     root = root @ torch.linalg.eigh(root.T @ head_metric(backbone) @ root).eigenvectors.flip(1)
     change = torch.zeros(size, size, dtype=torch.float64)  # old factors = centre + root·new
     change[:-1, :-1], change[-1, :-1], change[-1, -1] = root.T, centre, 1.0
     heads = backbone.stacked_heads().double() @ change.T
     for part in torch.split(torch.arange(len(heads)), 4096):
-        spread = change @ unpack(backbone.spread[part].double(), size) @ change.T
-        backbone.spread[part] = pack(spread).to(backbone.spread.dtype)
+        covariances = change @ unpack(backbone.spread[part].double(), size) @ change.T
+        backbone.spread[part] = pack(covariances).to(backbone.spread.dtype)
     backbone.weight.copy_(heads[:, :-1])
     backbone.bias.copy_(heads[:, -1])
     row_map = backbone.row_map.double()
@@ -147,7 +156,7 @@ class RowBlock:
 def row_blocks(backbone: Factorisation, cells: Cells) -> list[RowBlock]:
     """Split rows into blocks, for all sweeps with the same kinds and cells."""
     # If weights depend on rows, a dense product of rows and all features can be the cheapest.
-    per_cell = PER_CELL + (int(8 / DENSE_FROM) if backbone.head_moments().weighs else 0)
+    per_cell = PER_CELL + (int(8 / DENSE_FROM) if backbone.head_moments().has_row_weights else 0)
     blocks = line_blocks(cells, PER_NUMBER * (backbone.latent + 1) ** 2, per_cell=per_cell)
     return [RowBlock(rows, cells) for rows, _ in blocks]
 
@@ -195,7 +204,7 @@ def _errors(batch: RowBatch, rows: RowPosterior) -> Iterator[tuple[int, float, f
     if batch.ratings is not None:
         squared = batch.ratings.squared_errors(rows).double().sum()
         yield KindType.RATING, float(squared), float(batch.ratings.counts.double().sum())
-    if not batch.weighs:
+    if not batch.has_row_weights:
         return
     clicks = is_click(batch.kinds)
     if bool(clicks.any()):
@@ -230,7 +239,7 @@ def sum_features(backbone: Factorisation, blocks: list[RowBlock], rows: RowPoste
     moments, size = backbone.head_moments(), backbone.latent + 1
     total = torch.zeros(backbone.features, size * (size + 1) // 2)
     linear = torch.zeros(backbone.features, size)
-    squares = torch.zeros(backbone.features, dtype=torch.float64)
+    squared_values = torch.zeros(backbone.features, dtype=torch.float64)
     exposed = torch.zeros_like(total[0])  # Σ exposure · E[(u, 1)(u, 1)ᵀ] over rows
     for block in blocks:
         now, batch = rows.at(block.rows), RowBatch(block.cells, moments)
@@ -239,19 +248,19 @@ def sum_features(backbone: Factorisation, blocks: list[RowBlock], rows: RowPoste
         block.back.add(total, now.moments(), weights)
         block.back.add(linear, append_one(now.mean), values)
         squared = (weights * batch.values**2).double()
-        squares += torch.bincount(batch.cells.index, squared, minlength=backbone.features)
+        squared_values += torch.bincount(batch.cells.index, squared, minlength=backbone.features)
         if moments.zeros is not None:
             clicks = count_clicks(block.cells, backbone.kinds)
             exposure = estimate_exposure(clicks, moments.zeros.usual_clicks).to(total.dtype)
             exposed += exposure @ now.moments()
-    sums = FeatureSums(global_sum(total), global_sum(linear), global_sum(squares))
+    sums = FeatureSums(global_sum(total), global_sum(linear), global_sum(squared_values))
     if moments.zeros is not None:
         weights = torch.where(is_click(backbone.kinds), ZERO_WEIGHT * moments.precision, 0.0)
         sums.total.addr_(weights, global_sum(exposed))
     return sums
 
 
-_ROW_TENSORS = ("mean", "spread", "relative_precision")
+_ROW_TENSORS = ("mean", "covariance", "relative_precision")
 
 
 class SweepProgress:
@@ -535,9 +544,9 @@ class FactorisationTraining:
         bias = torch.where(binary, torch.logit(feature_means.clamp(*_PROBABILITIES)), feature_means)
         backbone.bias.copy_(bias)
         others = 0.1 * draw_normal_rows(len(row_means), self.latent - 1, self.generator)
-        spread = pack(0.1 * torch.eye(self.latent)).repeat(len(row_means), 1)
+        covariance = pack(0.1 * torch.eye(self.latent)).repeat(len(row_means), 1)
         factors = torch.cat([row_means[:, None] / scale, others], 1)
-        return RowPosterior(factors, spread, torch.ones(len(row_means)))
+        return RowPosterior(factors, covariance, torch.ones(len(row_means)))
 
     def _with_click_shares(self, cells: Cells) -> Cells:
         """Return the cells with each click replaced by the usual output of its row and feature."""
@@ -556,7 +565,8 @@ class FactorisationTraining:
         weights = torch.ones(len(cells))
         if choosing:
             metric = head_metric(backbone)
-            regression.choose(signatures, rows.mean, weights, torch.linalg.cholesky(positive(metric)))
+            root = torch.linalg.cholesky(make_positive_definite(metric))
+            regression.choose(signatures, rows.mean, weights, root)
         predicted = regression.fit(signatures, rows.mean, weights)
         matrix, constant = regression.linear_map(signatures.shape[1])
         matrix[0] = constant
@@ -565,8 +575,10 @@ class FactorisationTraining:
             metric = metric.to(rows.mean.dtype)
             backbone.signature.learn_patience(cells, rows.mean, backbone.row_map, metric, self.generator)
         residual = rows.mean - predicted
-        covariance = global_sum(unpack(column_sums(rows.spread), self.latent) + gram(residual, residual))
-        backbone.row_covariance.copy_(positive(covariance / max(1, global_count(len(residual)))))
+        covariance = global_sum(unpack(column_sums(rows.covariance), self.latent) + gram(residual, residual))
+        backbone.row_covariance.copy_(
+            make_positive_definite(covariance / max(1, global_count(len(residual))))
+        )
 
     def _head_prior(
         self, rows: RowPosterior, prior_covariance: Tensor, *, choosing: bool
@@ -577,7 +589,7 @@ class FactorisationTraining:
         metric = rows.mean_moment()
         weights = reliability(backbone.spread, prior_covariance, metric)
         if choosing:
-            regression.choose(numbers, heads, weights, torch.linalg.cholesky(positive(metric)))
+            regression.choose(numbers, heads, weights, torch.linalg.cholesky(make_positive_definite(metric)))
         means = regression.fit(numbers, heads, weights)
         share = (weights / weights.sum()).to(backbone.spread.dtype)
         within = unpack(share @ backbone.spread, self.size)
@@ -622,7 +634,7 @@ class FactorisationTraining:
         """
         backbone, counts = self.backbone, self.weighted_counts[part]
         heads = torch.cat([backbone.weight[part], backbone.bias[part, None]], dim=1)
-        second = unpack(backbone.spread[part] + squares(heads), self.size)
+        second = unpack(backbone.spread[part] + outer_products(heads), self.size)
         expected = (total * second).sum((1, 2))
         squared = values - 2 * (weighted * heads).sum(1) + expected
         squared = (squared / backbone.relative_precision[part]).clamp(min=0)

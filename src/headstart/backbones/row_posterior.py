@@ -39,7 +39,7 @@ from headstart.core.clicks import (
 from headstart.core.types import Heads, OneRow
 from headstart.linalg import packed
 from headstart.linalg.array_ops import Array, at_least, cholesky, cholesky_inverse, namespace
-from headstart.linalg.packed import append_one, squares, unpack
+from headstart.linalg.packed import append_one, outer_products, unpack
 from headstart.linalg.ragged import (
     column_sums,
     pad,
@@ -57,9 +57,9 @@ AnyArray = Any
 
 NOISE_SHOTS = 5.0  # pseudo-observations of average noise in the noise estimate of a row or feature
 
-PASSES, MORE_PASSES = 3, 5  # more if the weights of observations depend on the row
+RATING_PASSES, OTHER_PASSES = 3, 5  # more if the weights of observations depend on the row
 
-WINSORISED = 25.0  # squared standardised residual from which the influence of a real is constant
+_MAX_SQUARED_RESIDUAL = 25.0  # squared standardised residual from which the influence of a real is constant
 
 
 # -- arrays of torch and numpy ----------------------------------------------------------------------
@@ -89,7 +89,7 @@ def _solve(precision: AnyArray, linear: AnyArray) -> tuple[AnyArray, AnyArray]:
     return covariance @ linear, covariance
 
 
-def _weighs(kinds: AnyArray) -> bool:
+def _have_row_weights(kinds: AnyArray) -> bool:
     """Return whether the weights of observations depend on the row for any of ``kinds``: not for ratings."""
     return bool((kinds != KindType.RATING).any())
 
@@ -102,59 +102,61 @@ class RowPosterior:
     """Gaussian posteriors of rows' factors, and the precision of the rows' observations."""
 
     mean: AnyArray  # (…, latent)
-    spread: AnyArray  # the covariance: (rows, packed) of a batch, (latent, latent) of a single row
+    covariance: AnyArray  # (rows, packed) of a batch, (latent, latent) of a single row
     relative_precision: AnyArray  # (…): precision of a row's observations relative to the average row
 
     @property
-    def covariance(self) -> AnyArray:
+    def covariance_matrices(self) -> AnyArray:
         """The covariances as matrices: (…, latent, latent)."""
-        return unpack(self.spread, self.mean.shape[1]) if isinstance(self.spread, Tensor) else self.spread
+        if isinstance(self.covariance, Tensor):
+            return unpack(self.covariance, self.mean.shape[1])
+        return self.covariance
 
     @property
     def variance(self) -> AnyArray:
         """The variances of the factors: (…, latent)."""
-        if isinstance(self.spread, Tensor):
-            return packed.diagonals(self.spread, self.mean.shape[1])
-        return self.spread.diagonal()
+        if isinstance(self.covariance, Tensor):
+            return packed.diagonals(self.covariance, self.mean.shape[1])
+        return self.covariance.diagonal()
 
     def moments(self) -> AnyArray:
-        """Return E[(u, 1)(u, 1)ᵀ] of each row, packed as ``spread`` is."""
+        """Return E[(u, 1)(u, 1)ᵀ] of each row, packed as ``covariance`` is."""
         if isinstance(self.mean, Tensor):
-            packed_moments = squares(append_one(self.mean))
-            packed_moments[:, : self.spread.shape[-1]] += self.spread  # the bias comes last
+            packed_moments = outer_products(append_one(self.mean))
+            packed_moments[:, : self.covariance.shape[-1]] += self.covariance  # the bias comes last
             return packed_moments
         moments = np.empty((len(self.mean) + 1, len(self.mean) + 1))
-        moments[:-1, :-1] = self.mean[:, None] * self.mean + self.spread
+        moments[:-1, :-1] = self.mean[:, None] * self.mean + self.covariance
         moments[:-1, -1] = moments[-1, :-1] = self.mean
         moments[-1, -1] = 1.0
         return moments
 
     def at(self, rows: slice) -> RowPosterior:
         """Return the posteriors of some rows as views."""
-        return RowPosterior(self.mean[rows], self.spread[rows], self.relative_precision[rows])
+        return RowPosterior(self.mean[rows], self.covariance[rows], self.relative_precision[rows])
 
     def put(self, rows: slice, posterior: RowPosterior) -> None:
         """Overwrite the posteriors of some ``rows`` in place; used in training only."""
         self.mean[rows] = posterior.mean
-        self.spread[rows] = posterior.spread
+        self.covariance[rows] = posterior.covariance
         self.relative_precision[rows] = posterior.relative_precision
 
     def mean_moment(self) -> Tensor:
         """Compute the mean of E[(u, 1)(u, 1)ᵀ] over the rows of all processes: (latent + 1, latent + 1)."""
-        covariance = unpack(column_sums(self.spread), self.mean.shape[1])
-        return second_moment(self.mean, covariance)
+        covariances = unpack(column_sums(self.covariance), self.mean.shape[1])
+        return second_moment(self.mean, covariances)
 
 
 class FactorPrior(NamedTuple):
     """Gaussian prior of rows' factors: a mean for each row, and one covariance."""
 
     mean: AnyArray  # (…, latent)
-    spread: AnyArray  # the covariance: (packed,) for a batch, (latent, latent) for a single row
+    covariance: AnyArray  # (packed,) for a batch, (latent, latent) for a single row
     precision: AnyArray  # (latent, latent)
 
     def as_posterior(self) -> RowPosterior:
         """Return the prior as the posterior of rows without observations."""
-        return RowPosterior(self.mean, self.spread, namespace(self.mean).ones_like(self.mean[..., 0]))
+        return RowPosterior(self.mean, self.covariance, namespace(self.mean).ones_like(self.mean[..., 0]))
 
 
 class RatingSums(NamedTuple):
@@ -203,12 +205,12 @@ class HeadMoments:
         """Compute the moments of heads that have a covariance and a noise."""
         stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
-        return cls(stacked, heads.packed_covariance + squares(stacked), kinds, 1 / noise, zeros)
+        return cls(stacked, heads.packed_covariance + outer_products(stacked), kinds, 1 / noise, zeros)
 
     @property
-    def weighs(self) -> bool:
+    def has_row_weights(self) -> bool:
         """Whether the weight of any observation depends on its row, as for all kinds but ratings."""
-        return _weighs(self.kinds)
+        return _have_row_weights(self.kinds)
 
     def row_zeros(self, cells: Cells) -> Tensor | None:
         """Return Σ weight · E[(v, b)(v, b)ᵀ] over the zeros of each row: (rows, packed), or None."""
@@ -229,7 +231,7 @@ class ObservedRows(ABC):
     weights: AnyArray | None  # (n,): by age; None: all 1
     kinds: AnyArray  # (n,): of the features
     precision: AnyArray  # (n,): of an observation that is not binary, at a row of average noise
-    weighs: bool  # whether the weight of any observation depends on its row
+    has_row_weights: bool  # whether the weight of any observation depends on its row
     zeros: AnyArray | None = None  # Σ weight · E[(v, b)(v, b)ᵀ] over all zeros of a row's clicks
 
     @abstractmethod
@@ -251,13 +253,13 @@ class ObservedRows(ABC):
     @cached_property
     def ratings(self) -> RatingSums | None:
         """The sums over each row's ratings; None if no feature is a rating."""
-        if self.weighs:
+        if self.has_row_weights:
             rated = self.kinds == KindType.RATING
             if not bool(rated.any()):
                 return None
         xp = namespace(self.values)
         counted = xp.ones_like(self.precision)
-        if self.weighs:
+        if self.has_row_weights:
             counted = xp.where(rated, counted, 0.0)
         counted = self.aged(counted)
         weights = self.precision * counted
@@ -280,7 +282,7 @@ class ObservedRows(ABC):
         if self.ratings is not None:
             scale = relative[..., None]  # for a single row (1,), which broadcasts to its matrix
             total, linear = scale * self.ratings.total, scale * self.ratings.linear
-        if self.weighs:
+        if self.has_row_weights:
             others = self.sums(*self.gaussian_terms(now, new=new))
             total, linear = others if total is None else (total + others[0], linear + others[1])
         return total if self.zeros is None else total + self.zeros, linear
@@ -307,7 +309,7 @@ class ObservedRows(ABC):
             squared = squared / (1 / self.precision + uncertainty)
         else:
             squared = (squared + uncertainty) * self.precision
-        winsorised = self.precision * (WINSORISED / at_least(squared, WINSORISED))
+        winsorised = self.precision * (_MAX_SQUARED_RESIDUAL / at_least(squared, _MAX_SQUARED_RESIDUAL))
         weights = xp.where(real, winsorised, binary * xp.tanh(bound / 2) / (2 * bound))
         values = xp.where(real, winsorised * self.values, binary * (self.values - 0.5))
         return self.aged(weights + clicks), self.aged(values + clicks)
@@ -316,7 +318,7 @@ class ObservedRows(ABC):
         """Return weight and weight · value of all observations; ratings have the ``rating_weights`` (n,)."""
         rating_weights = self.aged(rating_weights)
         rating_values = rating_weights * self.values
-        if not self.weighs:
+        if not self.has_row_weights:
             return rating_weights, rating_values
         xp, rated = namespace(self.values), self.kinds == KindType.RATING
         weights, values = self.gaussian_terms(now)
@@ -331,7 +333,7 @@ class RowBatch(ObservedRows):
         self.cells, self.moments, self.values = cells, moments, cells.values
         self.zeros = moments.row_zeros(cells)
         self.weights = None if cells.weights is None else cells.weights.to(moments.precision.dtype)
-        self.weighs = moments.weighs
+        self.has_row_weights = moments.has_row_weights
 
     @cached_property
     def kinds(self) -> Tensor:
@@ -380,7 +382,7 @@ class PaddedRows(ObservedRows):
         self.second = pad(second.double(), cells)  # (rows, most, packed)
         # (n,): the entries of the observations in a block
         self.lines, self.positions = cells.lines, positions_in_line(cells)
-        self.weighs = _weighs(self.kinds)
+        self.has_row_weights = _have_row_weights(self.kinds)
 
     def sums(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute sums by one dense product for each row."""
@@ -414,13 +416,13 @@ class SingleRow(ObservedRows):
             self.zeros = estimate_exposure(is_click(row.kinds).sum(), zeros[1]) * zeros[0]
         self.heads, self.covariance = row.heads, row.covariance
         self.precision = 1 / row.noise.astype(np.float64)
-        self.weighs = _weighs(row.kinds)
+        self.has_row_weights = _have_row_weights(row.kinds)
 
     def sums(self, weights: Array, values: Array) -> tuple[Array, Array]:
         """Compute sums by a Gram matrix of the heads and a product with their covariances."""
         scaled = self.heads * np.sqrt(weights)[:, None]
-        spread = packed.unpack(weights.astype(self.covariance.dtype) @ self.covariance)
-        return scaled.T @ scaled + spread, values @ self.heads
+        from_covariances = packed.unpack(weights.astype(self.covariance.dtype) @ self.covariance)
+        return scaled.T @ scaled + from_covariances, values @ self.heads
 
     def outputs(self, now: RowPosterior) -> tuple[Array, Array]:
         """Compute outputs by products of the heads with the row's moments."""
@@ -437,7 +439,7 @@ class SingleRow(ObservedRows):
 def _doubled_moments(now: RowPosterior) -> Tensor:
     """Return packed moments whose dot product with a packed matrix M is tr(moments·M): (rows, packed)."""
     moments: Tensor = now.moments()
-    return moments * packed.off_diagonal_twice(now.mean.shape[1] + 1, moments.device, moments.dtype)
+    return moments * packed.trace_weights(now.mean.shape[1] + 1, moments.device, moments.dtype)
 
 
 # -- the posterior ----------------------------------------------------------------------------------
@@ -451,7 +453,7 @@ def count_passes(kinds: Tensor, *, noisy: bool) -> int:
     """
     if bool(is_click(kinds).all()):
         return 1
-    return MORE_PASSES if _weighs(kinds) else PASSES if noisy else 1
+    return OTHER_PASSES if _have_row_weights(kinds) else RATING_PASSES if noisy else 1
 
 
 def row_posterior(
@@ -488,8 +490,8 @@ def row_posterior(
         relative = now.relative_precision if new else rows.relative_precision(now, noisy=noisy)
         total, linear = rows.total_terms(now, relative, new=new)
         inner, cross = _inner_and_cross(total, latent)
-        mean, spread = _solve(prior_precision + inner, prior_linear + (linear[..., :-1] - cross))
-        now = RowPosterior(mean, spread, relative)
+        mean, covariance = _solve(prior_precision + inner, prior_linear + (linear[..., :-1] - cross))
+        now = RowPosterior(mean, covariance, relative)
     return now
 
 

@@ -25,7 +25,7 @@ from headstart.core.clicks import is_click
 from headstart.core.likelihood import Likelihood
 from headstart.core.types import Heads, OneHead, RowStates
 from headstart.linalg.array_ops import Array
-from headstart.linalg.packed import affine_form, append_one, diagonals, quadratic_forms, unpack
+from headstart.linalg.packed import affine_quadratic_form, append_one, diagonals, quadratic_forms, unpack
 from headstart.linalg.ragged import sampled_products
 from headstart.table.cells import Cells
 
@@ -164,20 +164,23 @@ class GridLayout(Layout):
 
     def moments(self, heads: Heads, states: RowStates) -> tuple[Tensor, Tensor]:
         """Return means and variances of outputs: two of (rows, heads)."""
-        activation, spread, size = states.activation, states.variance, heads.weight.shape[1] + 1
+        activation, row_variance, size = states.activation, states.variance, heads.weight.shape[1] + 1
         mean, packed = self.means(heads, activation), heads.covariance
         if packed is None:
             variance = torch.zeros_like(mean)
         elif len(activation) > 1 and 0 < len(heads) <= size // 2:  # few heads: avoid the squares of all rows
             packed = packed if self.positions is None else packed.index_select(0, self.positions)
             matrices = unpack(packed, size).to(activation.dtype)
-            variance = torch.stack([affine_form(activation, matrix) for matrix in matrices], dim=1)
-            if spread is not None:
-                variance = variance + self.products(diagonals(packed, size)[:, :-1].to(spread), spread)
+            variance = torch.stack([affine_quadratic_form(activation, matrix) for matrix in matrices], dim=1)
+            if row_variance is not None:
+                weight_variance = diagonals(packed, size)[:, :-1].to(row_variance)
+                variance = variance + self.products(weight_variance, row_variance)
         else:
-            variance = quadratic_forms(append_one(activation), packed, spread, self.positions)
+            variance = quadratic_forms(append_one(activation), packed, row_variance, self.positions)
         variance = variance.clamp(min=0)
-        return mean, variance if spread is None else variance + self.products(heads.weight**2, spread)
+        if row_variance is None:
+            return mean, variance
+        return mean, variance + self.products(heads.weight**2, row_variance)
 
 
 class SingleLayout(Layout):

@@ -23,7 +23,7 @@ from torch import Tensor
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import predict_grid
 from headstart.core.types import Heads, RowStates
-from headstart.linalg.packed import positive, unpack
+from headstart.linalg.packed import make_positive_definite, unpack
 from headstart.table.kinds import KindType
 
 _PROBIT_NOISE = 8 / math.pi  # the variance of the normal noise whose probit link is close to the logistic one
@@ -55,7 +55,7 @@ def draw_outputs(
 def _roots(packed: Tensor, size: int) -> NDArray[np.float64]:
     """Return the lower triangular roots of packed covariances: (heads, size, size)."""
     blocks = torch.split(packed.double(), _HEADS_AT_ONCE)
-    roots = [torch.linalg.cholesky(positive(unpack(block, size), 1e-9)) for block in blocks]
+    roots = [torch.linalg.cholesky(make_positive_definite(unpack(block, size), 1e-9)) for block in blocks]
     return torch.cat([packed.new_zeros(0, size, size, dtype=torch.float64), *roots]).numpy()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headstart.core.likelihood import Likelihood
 from headstart.linalg.array_ops import A, append_column, interpolate_linearly, namespace
-from headstart.linalg.packed import append_one, diagonals, pack, squares, unpack
+from headstart.linalg.packed import append_one, diagonals, outer_products, pack, unpack
 from headstart.linalg.ragged import hidden_outputs_at, outputs_at, sampled_products
 from headstart.linalg.row_sharded import global_sum
 from headstart.table.cells import Cells
@@ -435,7 +435,7 @@ def mix_heads(heads: AnyHeads, other: AnyHeads, share: Any) -> AnyHeads:
     other, column = pad_heads(other, heads.weight.shape[-1]), share[..., None]
     difference = append_column(heads.weight - other.weight, heads.bias - other.bias)
     covariance = interpolate_linearly(other.packed_covariance, heads.packed_covariance, column)
-    covariance = covariance + column * (1 - column) * squares(difference)
+    covariance = covariance + column * (1 - column) * outer_products(difference)
     noise = None
     if heads.noise is not None and other.noise is not None:
         noise = interpolate_linearly(other.noise, heads.noise, share)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.linalg.packed import solve, squares, unpack
+from headstart.linalg.packed import outer_products, solve, unpack
 from headstart.linalg.ragged import line_blocks, segment_weighted_sum
 from headstart.table.cells import Cells
 
@@ -127,7 +127,7 @@ class ALS(Reference):
     def _fold_in(self, cells: Cells, other: Tensor) -> Tensor:
         """Return the factors of each line of ``cells``, given the factors of the other side: (lines, f)."""
         zeros = self._ZEROS * other.T @ other
-        outer, factors = squares(other), torch.zeros(len(cells), self._FACTORS)
+        outer, factors = outer_products(other), torch.zeros(len(cells), self._FACTORS)
         for lines, block in line_blocks(cells, 8 * self._FACTORS**2):
             ones = torch.ones(len(block.index))
             total = unpack(segment_weighted_sum(outer, block, ones), self._FACTORS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headstart.linalg.packed import append_one, solve, squares, unpack
+from headstart.linalg.packed import append_one, outer_products, solve, unpack
 from headstart.linalg.ragged import line_blocks, segment_weighted_sum
 from headstart.table.cells import Cells
 
@@ -149,7 +149,7 @@ class ALS(RowColumnMeans):
         """Return the factors and the effect of each line of ``cells``: (lines, factors + 1)."""
         cells = _in_double(cells)
         penalties = torch.diag(torch.cat([self._penalties, torch.tensor([penalty], dtype=torch.float64)]))
-        outer, size = squares(design), design.shape[1]
+        outer, size = outer_products(design), design.shape[1]
         solved = torch.zeros(len(cells), size, dtype=torch.float64)
         for lines, block in line_blocks(cells, 16 * size**2):
             weights = _weights(block)

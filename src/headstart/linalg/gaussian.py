@@ -29,7 +29,7 @@ from headstart.linalg.array_ops import (
     to_precision_of,
     weighted_gram,
 )
-from headstart.linalg.packed import append_one, pack, squares, unpack
+from headstart.linalg.packed import append_one, outer_products, pack, unpack
 from headstart.linalg.ragged import pad, pad_rows, row_slices, segment_sum
 from headstart.table.cells import Cells
 
@@ -186,7 +186,9 @@ def sum_contexts(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSu
         return ContextSums(counts, weighted.mT @ rows, linear, (weights * values**2).sum(1))
     rows = append_one(activation.index_select(0, cells.index)).double()
     linear = rows * (weights * values)[:, None]
-    terms = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
+    terms = torch.cat(
+        [outer_products(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1
+    )
     return unpack_sums(torch.cat([counts[:, None], segment_sum(terms, cells.indptr)], 1), rows.shape[1])
 
 

@@ -38,7 +38,7 @@ _TOLERANCE = 1e-11  # step length at convergence, in standard deviations of the 
 _MIN_SLOPE = 1e-7  # keeps the curvature positive despite rounding, if all outputs are certain
 
 
-def classify(
+def condition_logistic(
     rows: Numbers,
     values: Numbers,
     weights: Numbers,

@@ -103,7 +103,7 @@ def _triangle_indices_one(size: int) -> tuple[Array, Array]:
     return down.numpy(), across.numpy()
 
 
-def squares(vectors: A) -> A:
+def outer_products(vectors: A) -> A:
     """Return the packed outer product of each vector with itself: (…, size) to (…, size·(size + 1)/2)."""
     if isinstance(vectors, np.ndarray):
         rows, columns = _triangle_indices_one(vectors.shape[-1])
@@ -113,19 +113,19 @@ def squares(vectors: A) -> A:
 
 
 def quadratic_forms(
-    vectors: Tensor, packed: Tensor, spread: Tensor | None = None, positions: Tensor | None = None
+    vectors: Tensor, packed: Tensor, variances: Tensor | None = None, positions: Tensor | None = None
 ) -> Tensor:
     """Compute vᵀ·M·v of all ``vectors`` (n, size) with all ``packed`` matrices (m, …): (n, m).
 
     If ``positions`` (m,) are given, only with the matrices at these positions.
 
-    With ``spread`` (n, up to size), the variances of the first entries of vectors, compute the expectation.
+    With ``variances`` (n, up to size) of the first entries of the vectors, compute the expectation.
     Matrices in single precision are converted to the precision of the vectors in blocks that fit in the
     cache.
     """
-    squared = squares(vectors) * off_diagonal_twice(vectors.shape[-1], vectors.device, vectors.dtype)
-    if spread is not None:
-        squared[:, _diagonal_positions(vectors.shape[-1], vectors.device)[: spread.shape[1]]] += spread
+    squared = outer_products(vectors) * trace_weights(vectors.shape[-1], vectors.device, vectors.dtype)
+    if variances is not None:
+        squared[:, _diagonal_positions(vectors.shape[-1], vectors.device)[: variances.shape[1]]] += variances
     if packed.dtype == squared.dtype and positions is None:
         return squared @ packed.T
     count = len(packed) if positions is None else len(positions)
@@ -146,13 +146,13 @@ def quadratic_forms(
 
 
 @cache
-def off_diagonal_twice(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def trace_weights(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return the factor of each packed entry in a trace tr(M·N): 1 on the diagonal, 2 off it."""
     down, across = triangle_indices(size, device)
     return torch.where(down == across, 1.0, 2.0).to(dtype)
 
 
-def affine_form(vectors: Tensor, matrix: Tensor) -> Tensor:
+def affine_quadratic_form(vectors: Tensor, matrix: Tensor) -> Tensor:
     """Compute [v; 1]ᵀ·M·[v; 1] of all ``vectors`` (n, size − 1) with one ``matrix`` (size, size): (n,).
 
     For few matrices this is faster than ``quadratic_forms``, which needs the squares of all vectors.
@@ -176,11 +176,11 @@ def traces(left: Tensor, right: Tensor) -> Tensor:
 def weighted_traces(packed: Tensor, metric: Tensor) -> Tensor:
     """Return tr(M·metric) of every packed matrix M (n, …), as one product: (n,)."""
     down, across = triangle_indices(len(metric), metric.device)
-    twice = off_diagonal_twice(len(metric), metric.device, metric.dtype)
+    twice = trace_weights(len(metric), metric.device, metric.dtype)
     return packed.to(metric.dtype) @ (metric[down, across] * twice)
 
 
-def positive(matrix: Tensor, relative: float = 1e-6) -> Tensor:
+def make_positive_definite(matrix: Tensor, relative: float = 1e-6) -> Tensor:
     """Symmetrise a matrix, and add ``relative`` · (diagonal + its mean) to the diagonal."""
     matrix = (matrix + matrix.mT) / 2
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
@@ -190,7 +190,7 @@ def positive(matrix: Tensor, relative: float = 1e-6) -> Tensor:
 
 def inverse(covariance: Tensor) -> Tensor:
     """Invert a covariance in double precision; return it in the dtype of ``covariance``."""
-    exact = torch.cholesky_inverse(torch.linalg.cholesky(positive(covariance.double())))
+    exact = torch.cholesky_inverse(torch.linalg.cholesky(make_positive_definite(covariance.double())))
     return exact.to(covariance.dtype)
 
 

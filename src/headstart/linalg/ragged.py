@@ -281,21 +281,21 @@ _BLOCK_SIZE = 1 << 17  # numbers per block: few enough to stay in a processor's 
 _MAX_PADDING = 1 << 16  # zeros of padding that cost less than the calls for one more block
 
 
-def blocks(
-    counts: Tensor, size: int, apart: Tensor | None = None, budget: int | None = None
+def groups_of_similar_counts(
+    counts: Tensor, size: int, keep_apart: Tensor | None = None, budget: int | None = None
 ) -> Iterator[Tensor]:
     """Divide lines into groups of similar counts, to be padded to blocks of ``size`` numbers per observation.
 
     The counts of a group differ at most fourfold, or so little that padding costs less than another block.
-    No group mixes two values of ``apart`` (lines,), and a block of more than one line has at most ``budget``
-    numbers. Every line is in exactly one group.
+    No group mixes two values of ``keep_apart`` (lines,), and a block of more than one line has at most
+    ``budget`` numbers. Every line is in exactly one group.
 
-    >>> [group.tolist() for group in blocks(torch.tensor([9, 0, 1, 12]), size=2)]
+    >>> [group.tolist() for group in groups_of_similar_counts(torch.tensor([9, 0, 1, 12]), size=2)]
     [[1, 2, 0, 3]]
-    >>> [group.tolist() for group in blocks(torch.tensor([9, 0, 1, 12]), size=2**15)]
+    >>> [group.tolist() for group in groups_of_similar_counts(torch.tensor([9, 0, 1, 12]), size=2**15)]
     [[1, 2], [0], [3]]
     """
-    kinds = torch.zeros_like(counts) if apart is None else apart.long()
+    kinds = torch.zeros_like(counts) if keep_apart is None else keep_apart.long()
     order = torch.argsort(counts + (kinds << 40), stable=True)
     ordered = counts[order]
     bucket = torch.ceil(torch.log2(ordered.float() + 1) / 2).long() + 100 * kinds[order]
@@ -397,7 +397,7 @@ def _at_observations(
     numbered = Cells(cells.indptr, positions, cells.values, len(positions))
     parts: list[list[Tensor]] = [[vectors.new_zeros(0)] for _ in range(results)]
     order = [positions[:0]]
-    for group in blocks(cells.counts, max(size, columns)):
+    for group in groups_of_similar_counts(cells.counts, max(size, columns)):
         part = numbered.take(group)
         block = pad_rows(vectors, replace(part, index=cells.index[part.index]))
         in_block = part.lines * block.shape[1] + positions_in_line(part)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headstart.distributed import SINGLE_PROCESS, ProcessGroup, process_group
-from headstart.linalg.packed import positive, weighted_traces
+from headstart.linalg.packed import make_positive_definite, weighted_traces
 from headstart.linalg.ragged import row_slices
 from headstart.linalg.row_sharded import gather_sample, global_mean
 
@@ -363,26 +363,26 @@ def _gains_alone(parts: Tensor, goal: Tensor, weights: Tensor) -> Tensor:
 # -- heads around their predictions -------------------------------------------------------------------
 
 
-def loo_covariance(residual: Tensor, spread: Tensor, weights: Tensor) -> Tensor:
+def loo_covariance(residual: Tensor, mean_covariance: Tensor, weights: Tensor) -> Tensor:
     """Compute the covariance of heads around their leave-one-out predictions: (size, size).
 
-    ``residual`` (lines, size) are the leave-one-out residuals, ``spread`` (size, size) is the mean of the
-    heads' own covariances under ``weights`` (lines,). The fewer lines there are, the more the covariance of
-    the residuals is shrunk to its diagonal.
+    ``residual`` (lines, size) are the leave-one-out residuals, ``mean_covariance`` (size, size) is the mean
+    of the heads' own covariances under ``weights`` (lines,). The fewer lines there are, the more the
+    covariance of the residuals is shrunk to its diagonal.
     """
     weights = (weights / weights.sum().clamp(min=1e-12)).double()
     between = (residual.double() * weights[:, None]).T @ residual.double()
     lines = float(1 / (weights**2).sum().clamp(min=1e-12))  # the effective number of lines
     share = lines / (lines + len(between))
     between = share * between + (1 - share) * torch.diag(between.diagonal())
-    return positive(between + spread.double())
+    return make_positive_definite(between + mean_covariance.double())
 
 
-def reliability(spread: Tensor, prior: Tensor, metric: Tensor) -> Tensor:
+def reliability(covariances: Tensor, prior: Tensor, metric: Tensor) -> Tensor:
     """Compute the share of the prior variance that each head's observations removed, 0 to 1: (features,).
 
-    ``spread`` (features, packed) are the covariances of the heads, ``prior`` (size, size) is the covariance
+    ``covariances`` (features, packed) are those of the heads, ``prior`` (size, size) is the covariance
     of a head without observations; variances are traces in the ``metric`` (size, size) of predictions.
     """
-    remaining = weighted_traces(spread, metric) / (prior.double() * metric).sum().clamp(min=1e-30)
+    remaining = weighted_traces(covariances, metric) / (prior.double() * metric).sum().clamp(min=1e-30)
     return (1 - remaining).clamp(min=1e-3, max=1.0)

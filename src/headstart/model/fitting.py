@@ -342,7 +342,7 @@ def _row_states(knowledge: Knowledge, backbone: Backbone, row_metadata: RowMetad
         return knowledge.states
     features = torch.arange(len(knowledge.kinds))
     belief = row_metadata.belief(row_metadata.encoded)
-    return backbone.states_by(knowledge.cells, knowledge.heads, knowledge.kinds, features, belief)
+    return backbone.states_from_heads(knowledge.cells, knowledge.heads, knowledge.kinds, features, belief)
 
 
 def _start_clock(table: Table, train_features: NDArray[np.int64], half_life: float | None) -> Clock | None:

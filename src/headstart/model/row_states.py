@@ -261,7 +261,7 @@ def _states_by_backbone(fitted: ModelState, cells: Cells, belief: RowBelief | No
     positions, index = torch.unique(cells.index, return_inverse=True)
     by_head = replace(cells, index=index, width=len(positions))
     heads, kinds = knowledge.heads.detach().take(positions), knowledge.kinds[positions]
-    return fitted.backbone.states_by(by_head, heads, kinds, positions, belief)
+    return fitted.backbone.states_from_heads(by_head, heads, kinds, positions, belief)
 
 
 def _states_by_heads(
@@ -284,7 +284,7 @@ def _states_by_heads(
         )
         by_head = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
         kinds = kinds[torch.from_numpy(first)]
-        return backbone.states_by(by_head, heads, kinds, _backbone_positions(fitted, unique), belief)
+        return backbone.states_from_heads(by_head, heads, kinds, _backbone_positions(fitted, unique), belief)
     lines = cells.lines.numpy()
     changed = np.bincount(lines, ~as_fitted, minlength=len(cells)) > 0
     parts, order = [], [np.flatnonzero(~changed), np.flatnonzero(changed)]
@@ -308,7 +308,9 @@ def _states_by_heads(
         by_head = replace(block, index=torch.arange(len(block.index)), width=len(block.index))
         prior = None if belief is None else belief.take(rows[start:stop])
         parts.append(
-            backbone.states_by(by_head, heads, kinds[span], _backbone_positions(fitted, numbers[span]), prior)
+            backbone.states_from_heads(
+                by_head, heads, kinds[span], _backbone_positions(fitted, numbers[span]), prior
+            )
         )
     return RowStates.concatenate(parts).take(torch.from_numpy(np.argsort(np.concatenate(order))))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import predict_grid
 from headstart.core.types import Heads, RowStates, second_moment
-from headstart.linalg.packed import affine_form, append_one
+from headstart.linalg.packed import affine_quadratic_form, append_one
 
 _AT_ONCE = 8192  # vectors whose products are computed together, so that they stay in the cache
 
@@ -95,7 +95,7 @@ class _Activations(Vectors):
 
     def forms(self, part: slice, matrices: list[Tensor]) -> list[Tensor]:
         rows = self.activation[part]
-        return [affine_form(rows, matrix.to(rows.dtype)) for matrix in matrices]
+        return [affine_quadratic_form(rows, matrix.to(rows.dtype)) for matrix in matrices]
 
     def products(self, part: slice, sides: Tensor) -> list[Tensor]:
         sides, rows = sides.to(self.activation.dtype), self.activation[part]

@@ -23,8 +23,8 @@ from headstart.adapters.head_prior import (
 from headstart.core.clicks import weigh_clicks
 from headstart.core.types import Description, Heads, Knowledge, RowStates
 from headstart.linalg.gaussian import ContextSums, condition_on_rows, condition_on_sums, mix
-from headstart.linalg.packed import append_one, pack, positive
-from headstart.linalg.ragged import blocks, pad
+from headstart.linalg.packed import append_one, make_positive_definite, pack
+from headstart.linalg.ragged import groups_of_similar_counts, pad
 from headstart.linalg.row_sharded import gather_cells, global_count
 from headstart.parallel import parallel_map
 from headstart.table.cells import Cells
@@ -101,7 +101,7 @@ def _update_heads(
     zeros: list[Tensor | None],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute means, packed covariances and residual variances of the heads of all tasks."""
-    root = torch.linalg.cholesky(positive(prior.covariance.double()))
+    root = torch.linalg.cholesky(make_positive_definite(prior.covariance.double()))
     means = torch.cat([backbone_heads.weight, backbone_heads.bias[:, None]], dim=1)
     size = means.shape[1]
     covariances = means.new_zeros(len(means), size * (size + 1) // 2)
@@ -111,7 +111,7 @@ def _update_heads(
         features = torch.nonzero(tasks.fold == fold)[:, 0]
         rows = _Rows.of(tasks.states[fold], mean_squares)
         cells = tasks.batch.cells.take(features)
-        for group in blocks(cells.counts, size, budget=_BLOCK):
+        for group in groups_of_similar_counts(cells.counts, size, budget=_BLOCK):
             part = features[group]
             mean, covariance, variance[part] = _group_heads(
                 cells.take(group),

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from headstart.backbones.base import Backbone
 from headstart.core.types import Description, Knowledge, RowPrior
-from headstart.linalg.packed import positive, unpack
+from headstart.linalg.packed import make_positive_definite, unpack
 from headstart.linalg.ridge import LooRidge, make_groups
 
 _MIN_RELIABILITY = 0.05  # of a row's activation; avoids division by almost zero
@@ -42,7 +42,7 @@ def fit_row_prior(
     heads = knowledge.heads
     stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
     moments = stacked.T @ stacked / max(1, len(stacked)) + unpack(heads.packed_covariance.mean(0), size + 1)
-    root = torch.linalg.cholesky(positive(moments[:-1, :-1].double()))
+    root = torch.linalg.cholesky(make_positive_definite(moments[:-1, :-1].double()))
     regression = LooRidge(make_groups(description.numbers, description.groups))
     regression.choose(description.numbers, targets, weights, root)
     if float(regression.gains.sum()) < _MIN_GAIN:
