@@ -74,7 +74,8 @@ def round_of(place: Path, logs: Path, seed: int) -> int:
         for name in names:
             if f"writer {name}" in model.features:
                 model.remove_feature(f"writer {name}")
-    if len(list(place.iterdir())) != 2:
+    kinds = sorted(path.name.partition("-")[0] for path in place.iterdir())
+    if kinds not in (["model.json", "weights"], ["acknowledged", "journal", "model.json", "weights"]):
         raise SystemExit(f"left over: {sorted(path.name for path in place.iterdir())}")
     return count
 
@@ -98,7 +99,7 @@ def main() -> None:
         while time.monotonic() < end:
             changes += round_of(place, logs, options.seed + rounds)
             rounds += 1
-            print(f"{rounds} rounds, {rounds * WRITERS} kills, {changes} acknowledged changes, none lost")
+            print(f"{rounds} rounds, {rounds * WRITERS} kills, {changes} acknowledged changes, none lost", flush=True)
 
 
 if __name__ == "__main__":

@@ -635,6 +635,32 @@ class FeatureStore(Mapping[str, Feature]):
         after._slots = self._slots.put(np.array([removed.number]), np.array([[-1, -1]]))
         return after
 
+    def remove_row(self, row: int) -> tuple[FeatureStore, list[Feature]]:
+        """Return a store without ``row`` in any context, and the features that observed it, before the change.
+
+        The positions of later rows decrease by one. Heads do not change.
+        """
+        entries = [self._recent.get(name) or self._base[name] for name in self]
+        contexts = [entry.feature.rows for entry in entries]
+        ends = np.cumsum([len(rows) for rows in contexts], dtype=np.int64)
+        rows = np.concatenate([*contexts, np.zeros(0, np.int32)])
+        at = np.flatnonzero(rows == row)
+        rows -= rows > row
+        base: dict[str, Entry] = {}
+        start = 0
+        for entry, end in zip(entries, ends.tolist(), strict=True):
+            feature = copy_with(entry.feature, rows=rows[start:end])
+            base[feature.name] = Entry(feature, *entry[1:])
+            start = end
+        observers = [entries[i].feature for i in ends.searchsorted(at, side="right").tolist()]
+        for feature in observers:
+            context = feature.without_row(row)
+            shifted = copy_with(context, rows=context.rows - (context.rows > row))
+            base[feature.name] = base[feature.name]._replace(feature=shifted)
+        after = copy_with(self)
+        after._base, after._recent = base, {}
+        return after, observers
+
     def with_contexts(self, features: Mapping[str, Feature]) -> FeatureStore:
         """Return a store with the same heads and other contexts; ``features`` has every feature by name."""
         after = copy_with(self)

@@ -560,21 +560,19 @@ def remove_feature(fitted: ModelState, name: object) -> ModelState:
 def remove_row(fitted: ModelState, row: int) -> ModelState:
     """Return the model without a row and its observations."""
     of_table = row < fitted.fitted_rows
-    fixed = next((feature for feature in fitted.feature_store.values() if feature.fixed), None)
-    if of_table and fixed is not None:
+    fixed = (feature for feature in fitted.feature_store.values() if feature.fixed) if of_table else iter(())
+    if (example := next(fixed, None)) is not None:
         raise InputError(
             f"row {fitted.rows[row]!r} cannot be taken out of the features it was fitted with: heads such as "
-            f"that of {fixed.name!r} are fixed with this adapter; fit with "
+            f"that of {example.name!r} are fixed with this adapter; fit with "
             f"{option_name('adapter', 'bayes')}, "
             "or fit again without the row"
         )
-    changes, features = Changes(), {}
-    for name, feature in fitted.feature_store.items():
-        if feature.is_observed_by(row):
-            changes.set_feature(fitted, feature, feature := feature.without_row(row))
-        features[name] = replace(feature, rows=feature.rows - (feature.rows > row))
-        if name in changes.features:
-            changes.features[name] = features[name]
+    changes = Changes()
+    features, observers = fitted.feature_store.remove_row(row)
+    for feature in observers:
+        changes.set_feature(fitted, feature, feature.without_row(row))
+        changes.features[feature.name] = features[feature.name]
     knowledge, adapter, clock = fitted.knowledge, fitted.adapter, fitted.clock
     table_weights = fitted.table_weights
     if of_table:
@@ -592,7 +590,7 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
     after = replace(
         fitted,
         row_store=fitted.row_store.remove(row),
-        feature_store=fitted.feature_store.with_contexts(features),
+        feature_store=features,
         knowledge=knowledge,
         adapter=adapter,
         clock=clock,

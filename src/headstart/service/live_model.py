@@ -311,8 +311,9 @@ class LiveModel:
 def _bulk_loading() -> Iterator[None]:
     """Disable garbage collection and threads of torch in the ``with`` block.
 
-    Loading creates millions of objects that all stay, so that collections would find nothing. A second thread
-    costs more than it saves on blocks that fit into the cache: twice the time on two cores.
+    Loading creates millions of objects that all stay, so that collections would find nothing. Later
+    collections do not search them either: each would stop all requests for a second. A second thread costs
+    more than it saves on blocks that fit into the cache: twice the time on two cores.
     """
     enabled, threads = gc.isenabled(), torch.get_num_threads()
     gc.disable()
@@ -322,6 +323,9 @@ def _bulk_loading() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         if enabled:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
             gc.enable()
 
 
