@@ -15,7 +15,7 @@ from headstart import Headstart, Table
 from headstart.datasets import synthetic_ratings, synthetic_responses
 from headstart.service import store as writing
 from headstart.service.live_model import LiveModel
-from headstart.service.store import CHANGES, FEATURES, OBSERVATIONS, Store
+from headstart.service.store import CHANGES, FEATURES, OBSERVATIONS, Store, digest_of, insert_rows
 
 SHOTS = 10
 
@@ -72,8 +72,9 @@ def _fill(store: Store, model: Headstart, kind: str, count: int) -> None:
         connection.execute(insert(CHANGES), [{"number": n, "name": name, **change} for n, name in every])
         feature = {"at": at, "metadata": metadata}
         connection.execute(insert(FEATURES), [{"number": n, "name": name, **feature} for n, name in every])
+        ids = insert_rows(connection, {digest_of(connection, row): {"name": row} for row in rows})
         cells = [
-            {"number": n, "row": rows[i], "feature": name, "value": value}
+            {"number": n, "row": ids[rows[i]], "feature": name, "value": value}
             for (n, name), line, numbers_of_line in zip(every, chosen.tolist(), values.tolist(), strict=True)
             for i, value in zip(line, numbers_of_line, strict=True)
         ]

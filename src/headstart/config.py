@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from numbers import Real
+from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -23,6 +24,10 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, **settings: Any) -> None:
+        for name, value in settings.items():
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if not (number or value is None) and _takes_only_numbers(type(self), name):
+                raise InputError(f"{type(self).__name__}: setting {name!r} must be a number; got {value!r}")
         try:
             super().__init__(**settings)
         except ValidationError as error:
@@ -43,6 +48,16 @@ class Config(BaseModel):
         """Return a validated copy with some settings replaced. Settings that were never set stay defaults."""
         explicit = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**explicit, **settings})
+
+
+def _takes_only_numbers(config: type[Config], name: str) -> bool:
+    """Return whether a setting takes numbers, and maybe None; pydantic would also read "3" as a number."""
+    field = config.model_fields.get(name)
+    annotation = None if field is None else field.annotation
+    return bool(types := set(get_args(annotation) or [annotation]) - {type(None), None}) and types <= {
+        int,
+        float,
+    }
 
 
 def _explain(config: type[Config], error: ValidationError) -> str:

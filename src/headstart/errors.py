@@ -135,7 +135,7 @@ T = TypeVar("T")
 # Modules that read and check arguments. An unexpected exception there is caused by the argument.
 _INPUT_MODULES = re.compile(
     r"headstart\.(table|errors|config|registry|(adapters|backbones)\.base"
-    r"|model\.(headstart|inputs|features|ranking|prediction))\b"
+    r"|model\.(headstart|inputs|features|levels|ranking|prediction|imputation|suggestion|similarity))\b"
 )
 
 

@@ -199,7 +199,10 @@ def change_journal(chance: random.Random, path: Path, base: str) -> None:
 
 def damage(chance: random.Random, place: Path) -> tuple[str, bool]:
     """Damage one file of a folder; return the damage, and whether the digests were computed again."""
-    journals, base = list(place.glob("journal-*")), json.loads((place / "model.json").read_bytes())["checksum"]
+    journals, base = (
+        list(place.glob("journal-*")),
+        json.loads((place / "model.json").read_bytes())["checksum"],
+    )
     if chance.random() < 0.4:
         if journals and chance.random() < 0.6:
             change_journal(chance, journals[0], base)
@@ -280,7 +283,15 @@ def damaged(chance: random.Random, cases: int) -> Iterator[tuple[str, str, str]]
             with limits(mapped_from_bytes=0 if name == "mapped" else 2**24):
                 try:
                     how, repaired = damage(chance, place)
-                except (HeadstartError, AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
+                except (
+                    HeadstartError,
+                    AttributeError,
+                    KeyError,
+                    TypeError,
+                    ValueError,
+                    IndexError,
+                    RuntimeError,
+                ):
                     shutil.rmtree(place)
                     continue  # no folder with right digests can be made of it
                 outcome, message = outcome_of(place, contents[name], repaired)

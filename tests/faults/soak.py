@@ -99,7 +99,10 @@ def main() -> None:
         while time.monotonic() < end:
             changes += round_of(place, logs, options.seed + rounds)
             rounds += 1
-            print(f"{rounds} rounds, {rounds * WRITERS} kills, {changes} acknowledged changes, none lost", flush=True)
+            print(
+                f"{rounds} rounds, {rounds * WRITERS} kills, {changes} acknowledged changes, none lost",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

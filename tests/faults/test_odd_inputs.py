@@ -15,6 +15,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 
 from headstart import Headstart, InputError, Table
 from headstart.errors import reads_input
@@ -156,3 +157,16 @@ def test_the_guard_converts_nothing_else(model: Headstart) -> None:
 
     with pytest.raises(FloatingPointError):  # not in a module that reads input
         compute()
+
+
+@pytest.mark.parametrize("seed", ["3", b"3", True, None, 2.5, -1, 2**63, np.array(3), torch.tensor(3), [3]])
+def test_seeds_that_are_no_whole_numbers(model: Headstart, seed: Any) -> None:
+    for call in (
+        lambda: Headstart(random_state=seed).checked_settings(),
+        lambda: model.sample(["u1"], ["f1"], random_state=seed),
+        lambda: model.impute(2, random_state=seed),
+        lambda: model.recommend("u1", by="sample", random_state=seed),
+        lambda: model.evaluate(made_up_table(), random_state=seed),
+    ):
+        with pytest.raises(InputError, match=r"number|integer|greater|less"):
+            call()

@@ -16,13 +16,13 @@ from headstart.service.live_model import LiveModel, LiveState, apply
 from headstart.service.store import (
     CHANGES,
     OBSERVATIONS,
-    Cell,
     Delta,
     Store,
     added_features,
     read_cells,
     read_latest,
     read_since,
+    select_cells,
 )
 from headstart.service.store import ROWS as STORED_ROWS
 from tests.service.running import FEATURES, ROWS, Server
@@ -169,12 +169,10 @@ def one_by_one(store: Store, model: Path) -> LiveState:
         added = {
             each.number: each.name
             for each in connection.execute(select(STORED_ROWS.c.number, STORED_ROWS.c.name))
+            if each.number is not None
         }
         for number in numbers:
-            line = OBSERVATIONS.c
-            query = select(*(line[name] for name in Cell._fields))
-            query = query.where(line.number == number).order_by(line.id)
-            cells = read_latest(connection.execute(query))
+            cells = read_latest(connection.execute(select_cells().where(OBSERVATIONS.c.number == number)))
             kind, name = connection.execute(
                 select(CHANGES.c.kind, CHANGES.c.name).where(CHANGES.c.number == number)
             ).one()

@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from sqlalchemy import MetaData, String, cast, select
+from sqlalchemy import MetaData, String, cast, select, text
 from starlette.testclient import TestClient
 
 from headstart.service.app import create_app
-from headstart.service.store import Cell, Store, insert_row, remove_row
+from headstart.service.store import Cell, Store, insert_row, open_engine, read_all, remove_row
 from headstart.service.worker import ServiceSettings
 from tests.limits import Limits
 from tests.service.conftest import Start
@@ -88,6 +88,27 @@ def test_pages_that_sqlite_rearranged_keep_no_copies(tmp_path: Path) -> None:
     assert sum(name[:7].encode() in content for name in names[300:]) == 1200
 
 
+def test_the_file_is_not_written_anew(tmp_path: Path) -> None:
+    """Writing a large file anew would stop all other changes for seconds, and needs as much space again."""
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        for name in ("secret-row", "another-row"):
+            with store.writing() as connection:
+                insert_row(connection, name, None, [Cell(name, f"f{i}", 1.0) for i in range(2000)])
+        pages = store_pages(tmp_path)
+        with store.writing() as connection:
+            remove_row(connection, "secret-row")
+        store.clean()
+        assert store_pages(tmp_path) == pages
+        assert not occurrences(tmp_path, "secret-row")
+
+
+def store_pages(folder: Path) -> int:
+    connection = sqlite3.connect(folder / "store.db")
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.close()
+    return int(pages)
+
+
 def test_forgetting_beside_a_reader_blocks_no_one(client: TestClient, tmp_path: Path) -> None:
     """Another process that reads the file delays the erasure, not the removal and not other changes."""
     reader = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
@@ -123,18 +144,90 @@ def test_what_a_stopped_service_left_is_erased_by_the_next(start: Start, tmp_pat
     assert not occurrences(tmp_path, "secret-row")
 
 
-def test_a_store_of_the_first_schema_loses_its_keys(tmp_path: Path, monkeypatch) -> None:
-    """Earlier versions kept the keys themselves, with the path and so the name of a row."""
+def create_old_store(url: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Create a store with an earlier schema."""
     from headstart.service import store as module
 
-    url = f"sqlite:///{tmp_path / 'store.db'}"
     directory = module.script_directory()
     with monkeypatch.context() as patch:
-        patch.setattr(directory, "get_current_head", lambda: "0001")
+        patch.setattr(directory, "get_current_head", lambda: schema)
         upgrade = directory._upgrade_revs
-        patch.setattr(directory, "_upgrade_revs", lambda _, revision: upgrade("0001", revision))
+        patch.setattr(directory, "_upgrade_revs", lambda _, revision: upgrade(schema, revision))
         patch.setattr(module, "script_directory", lambda: directory)
         Store(url).close()
+
+
+def fill_old_store(url: str) -> None:
+    """Write the lines of two added rows, a removed one and a row of the fit, as schema 0003 has them."""
+    at = "2026-01-01 00:00:00"
+    engine = open_engine(url)
+    with engine.begin() as connection:
+        lines = [
+            f"INSERT INTO changes (at, kind, name, observations) VALUES ('{at}', '{kind}', {name}, 2)"
+            for kind, name in [
+                ("add_row", "'ann'"),
+                ("add_row", "'0f'"),
+                ("add_row", "'Zoë'"),
+                ("observe", "NULL"),
+            ]
+        ]
+        lines += [
+            f"INSERT INTO rows (name, number, at, metadata) VALUES ('{name}', {number}, '{at}', {metadata})"
+            for name, number, metadata in [("ann", 1, "NULL"), ("Zoë", 3, """'{"age": 3}'""")]
+        ]
+        lines += [
+            "INSERT INTO observations (number, row, feature, value, weight) "
+            f"VALUES ({number}, '{row}', '{feature}', {value}, {weight})"
+            for number, row, feature, value, weight in [
+                (1, "ann", "f1", 3, "NULL"), (3, "Zoë", "f2", 4, 2.5), (4, "u1", "f1", 5, "NULL"),
+                (4, "ann", "f1", 2, "NULL"),
+            ]
+        ]  # fmt: skip
+        lines.append("INSERT INTO facts (key, value) VALUES ('clean', '2')")
+        for line in lines:
+            connection.execute(text(line))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_a_store_with_names_in_many_places_keeps_its_changes(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Schema 4 has each name once: rows, observations and their order are the same, and names can go."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    if database == "postgresql":
+        url = request.getfixturevalue("cluster").database()
+    create_old_store(url, "0003", monkeypatch)
+    fill_old_store(url)
+    with Store(url) as store:
+        with store.reading() as connection:
+            changes = read_all(connection, ["u1"])
+        assert changes.rows == {"ann": None, "Zoë": {"age": 3}}
+        cells = [("ann", "f1", 2.0, None, None), ("Zoë", "f2", 4.0, None, 2.5), ("u1", "f1", 5.0, None, None)]
+        assert [tuple(cell) for cell in changes.cells] == cells
+        entry = store.row("Zoë")
+        assert entry is not None
+        assert entry.metadata == {"age": 3}
+        assert store.row("u1") is None
+        with store.writing() as connection:
+            insert_row(connection, "new", None, [Cell("new", "f1", 1.0), Cell("u1", "f2", 2.0)])
+            remove_row(connection, "ann")
+        store.clean()
+        with store.reading() as connection:
+            changes = read_all(connection, ["u1"])
+        assert list(changes.rows) == ["Zoë", "new"]
+        assert [cell[:2] for cell in changes.cells] == [
+            ("Zoë", "f2"), ("u1", "f1"), ("new", "f1"), ("u1", "f2")
+        ]  # fmt: skip
+        assert store.fact("clean") is None or database == "postgresql"
+    if database == "sqlite":
+        assert not occurrences(tmp_path, "ann")
+
+
+def test_a_store_of_the_first_schema_loses_its_keys(tmp_path: Path, monkeypatch) -> None:
+    """Earlier versions kept the keys themselves, with the path and so the name of a row."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    create_old_store(url, "0001", monkeypatch)
     with sqlite3.connect(tmp_path / "store.db") as connection:
         line = ("/v1/rows/secret-row key", "0" * 64, "{}", "2026-01-01 00:00:00")
         connection.execute("INSERT INTO requests VALUES (?, ?, ?, ?)", line)

@@ -7,13 +7,18 @@ import json
 import threading
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from sqlalchemy.exc import DataError
 from starlette.testclient import TestClient
 
+from headstart import Headstart, Table
 from headstart.errors import InputError
+from headstart.service.app import create_app
 from headstart.service.changes import AddFeature, Observe
 from headstart.service.store import available
+from headstart.service.worker import ServiceSettings
 from tests.service.running import Server
 
 JSON = {"content-type": "application/json"}
@@ -32,6 +37,39 @@ def test_whole_numbers_beyond_64_bits_are_refused(client: TestClient, number: in
 
 
 @pytest.mark.parametrize("error", [OverflowError("too large"), RuntimeError("a bug"), InputError("wrong")])
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 10**30])
+def test_whole_numbers_keep_all_digits_or_are_refused(tmp_path: Path, number: int) -> None:
+    random = np.random.default_rng(0)
+    cells = [(f"u{i}", f"f{j}") for i in range(20) for j in range(5)]
+    data = pd.DataFrame(cells, columns=["row", "feature"]).assign(value=1e18 * random.normal(size=100))
+    films = pd.DataFrame({"feature": [f"f{j}" for j in range(5)], "isbn": [2**53 + j for j in range(5)]})
+    table = Table.read(data, kinds="real", metadata=films, metadata_types={"isbn": "category"}, quiet=True)
+    Headstart(adapter="bayes", quiet=True).fit(table).save(tmp_path / "m")
+    app = create_app(tmp_path / "m", f"sqlite:///{tmp_path}/store.db", ServiceSettings())
+    with TestClient(app, raise_server_exceptions=False) as client:
+        app.service.wait()
+        bodies = {
+            "/v1/observations": {"observations": [{"row": "u1", "feature": "f1", "value": number}]},
+            "/v1/features": {"name": "new", "observations": {"u1": number}},
+            "/v1/rows": {"name": "new", "observations": {"f1": number}},
+            "/v1/predict": {"rows": {"guest": {"f1": number}}, "features": ["f2"]},
+            "/v1/recommend": {"row": {"f1": number}},
+        }
+        for path, body in bodies.items():
+            answer = client.post(path, json=body)
+            assert answer.status_code == 422, path
+            assert f"the whole number {number} has more digits" in answer.json()["detail"]
+        named = {"observations": [{"row": number, "feature": "f1", "value": 1}]}
+        answer = client.post("/v1/observations", json=named)
+        assert answer.status_code == 422
+        answer = client.post("/v1/features", json={"name": "book", "metadata": {"isbn": number}})
+        if abs(number) < 2**63:
+            assert answer.status_code == 201
+            assert client.get("/v1/features/book").json()["metadata"] == {"isbn": number}
+        else:
+            assert "64 bits" in answer.json()["detail"]
+
+
 def test_a_change_that_fails_in_any_way_fails_alone(client: TestClient, monkeypatch, error) -> None:
     """Changes that wait at the same time share a transaction."""
     service = client.service  # type: ignore[attr-defined]

@@ -119,3 +119,22 @@ def test_levels_too_near_1_are_refused(level: float) -> None:
             call()
     assert np.isfinite(prediction.interval(1 - 1e-9)).all()
     assert np.isfinite(prediction.quantile(1e-9)).all()
+
+
+@pytest.mark.parametrize("value", [ODD, -ODD, np.int64(ODD), np.uint64(2**64 - 1), 10**30])
+def test_values_that_a_real_could_take_refuse_lost_digits(value: Any) -> None:
+    """Ratings refuse such values in any case; the values of these reals are of this size."""
+    random = np.random.default_rng(0)
+    names = [(f"u{i}", f"f{j}") for i in range(30) for j in range(6) if random.random() < 0.8]
+    data = pd.DataFrame(names, columns=["row", "feature"]).assign(value=1e18 * random.normal(size=len(names)))
+    model = Headstart(adapter="bayes", quiet=True).fit(Table.read(data, kinds="real", quiet=True))
+    for call in (
+        lambda: model.observe([("u1", "f1", value)]),
+        lambda: model.observe([("u1", "f1", value), ("u2", "f1", 2)]),
+        lambda: model.observe_row("u1", {"f1": value}),
+        lambda: model.add_feature("new", observations={"u1": value}),
+        lambda: model.add_rows({"new": {"f1": value}}),
+        lambda: model.predict({"guest": {"f1": value}}, ["f2"]),
+    ):
+        with pytest.raises(InputError, match="more digits than a value keeps"):
+            call()

@@ -70,6 +70,7 @@ from headstart.model.inputs import (
     require_weights,
     row_triples,
     rows_with_states,
+    seed_number,
     unique_names,
     whole_number,
 )
@@ -657,7 +658,7 @@ class Headstart:
         names, states = rows_with_states(fitted, rows, "sample()")
         columns = list(fitted.feature_store) if features is None else columns_of(fitted, as_list(features))
         _require_few_cells(len(names), len(columns), n)
-        return draw_cells(fitted, names, states, columns, n, random_state)
+        return draw_cells(fitted, names, states, columns, n, seed_number(random_state))
 
     def impute(
         self,
@@ -705,7 +706,7 @@ class Headstart:
         columns = list(fitted.feature_store) if features is None else columns_of(fitted, as_list(features))
         require_missing_cells(fitted, columns)
         _require_few_cells(len(names), len(columns), m)
-        drawn = draw_cells(fitted, names, states, columns, m, random_state)
+        drawn = draw_cells(fitted, names, states, columns, m, seed_number(random_state))
         return fill_cells(drawn, export_table(fitted, metadata=False), names, columns)
 
     def recommend(
@@ -1035,7 +1036,9 @@ class Headstart:
         if not isinstance(table, Table) and len(fitted.kinds) == 1:
             options.setdefault("kinds", str(fitted.kinds[0]))  # few values may look like another kind
         table = as_table(table, "evaluate()", options, quiet=True)
-        return evaluate(fitted, table, shots, on, random_state, for_user("evaluate()", "evaluate"), by)
+        return evaluate(
+            fitted, table, shots, on, seed_number(random_state), for_user("evaluate()", "evaluate"), by
+        )
 
     def add_feature(
         self,

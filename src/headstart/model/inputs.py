@@ -145,6 +145,13 @@ def whole_number(n: object, what: str) -> int:
     return int(n)
 
 
+def seed_number(seed: object) -> int:
+    """Return a ``seed``; raise an error if it is not a whole number from 0 up that fits into 63 bits."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
+        raise InputError(f"{option_name('random_state')} must be a whole number from 0 up, below 2**63; got {seed!r}")
+    return int(seed)
+
+
 def tidy_keys(metadata: Mapping[Any, object], columns: list[str]) -> dict[Any, object]:
     """Return ``metadata`` with the spelling of the model's ``columns`` for its keys.
 
@@ -260,7 +267,7 @@ def split_observations(observations: object, what: str) -> tuple[list[str], NDAr
             raise InputError(
                 f"{what}: the value at {name!r} must be a number; got {value!r}{_advise_on(value)}"
             )
-        if isinstance(value, int) and abs(value) > 2**53:
+        if isinstance(value, int | np.integer):
             _require_digits(value, f"{what}, at {name!r}")
     try:
         values = np.array(list(by_name.values()), dtype=np.float64)
@@ -274,14 +281,16 @@ def split_observations(observations: object, what: str) -> tuple[list[str], NDAr
     return names, values
 
 
-def _require_digits(value: int, what: str) -> None:
+def _require_digits(value: int | np.integer, what: str) -> None:
     """Raise an error if a whole number loses digits as float64; one that is too large is refused later."""
+    if -(2**53) <= value <= 2**53:
+        return
     try:
-        exact = int(float(value)) == value
+        exact = int(float(value)) == int(value)
     except OverflowError:
         return
     if not exact:
-        raise lost_digits(what, value)
+        raise lost_digits(what, int(value))
 
 
 def _advise_on(value: object) -> str:
@@ -912,7 +921,8 @@ def _single_triple(fitted: ModelState, entry: Any, time: object, weight: object)
         entry, time = entry[:3], entry[3]
     row, feature, value = entry
     typed = isinstance(row, str) and isinstance(feature, str) and isinstance(value, (int, float))
-    if not typed or row not in fitted.rows or feature not in fitted.feature_store:
+    loses_digits = isinstance(value, int) and abs(value) > 2**53
+    if not typed or loses_digits or row not in fitted.rows or feature not in fitted.feature_store:
         return None
     known = fitted.feature_store[feature]
     kind = known.kind
@@ -942,7 +952,7 @@ def _split_triples(triples: Sequence[Any]) -> tuple[list[Any], list[Any], NDArra
                 f"row {row!r}, feature {feature!r}: the value must be a number; got {value!r}"
                 f"{_advise_on(value)}"
             )
-        if isinstance(value, int) and abs(value) > 2**53:
+        if isinstance(value, int | np.integer):
             _require_digits(value, f"row {row!r}, feature {feature!r}")
         try:
             values[entry] = value

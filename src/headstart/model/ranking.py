@@ -29,6 +29,7 @@ from headstart.model.inputs import (
     as_row_mapping,
     encode_rows,
     is_observations,
+    seed_number,
     unique_names,
 )
 from headstart.model.prediction import MAX_LEVEL, predict_features
@@ -72,10 +73,7 @@ class Criterion:
             raise InputError(
                 f"{option_name('quantile')} must be a number from 0.5 to 0.999999999; got {self.quantile!r}"
             )
-        whole = isinstance(self.random_state, (int, np.integer)) and not isinstance(self.random_state, bool)
-        if not whole or self.random_state < 0:
-            name = option_name("random_state")
-            raise InputError(f"{name} must be a whole number from 0 up; got {self.random_state!r}")
+        seed_number(self.random_state)
 
 
 @dataclass(frozen=True)

@@ -49,13 +49,16 @@ Text = Annotated[str, StringConstraints(max_length=MAX_TEXT, strict=True)]
 
 
 def _check_value(value: Any) -> float | str:
-    """Return a finite number or a label; the model knows whether it is possible."""
+    """Return a finite number or a label; the model knows whether it is possible.
+
+    A whole number stays one, so that the model can refuse it if it would lose digits.
+    """
     if isinstance(value, str) and len(value) <= _MAX_LABEL:
         return value
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
     if not number:
         raise ValueError("a value is a finite number, or a label of at most 500 characters")
-    return float(value)
+    return value  # type: ignore[no-any-return]
 
 
 _MAX_LABEL = 500  # characters

@@ -36,6 +36,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Select,
     String,
     Table,
     Text,
@@ -62,9 +63,13 @@ _WAIT = 10.0  # seconds that a writer waits for another one
 
 _SILENCE = 15.0  # seconds that PostgreSQL may take for an answer; longer than it waits for a lock
 
-_CLEAN_FACT = "clean"  # the number of the last removal of a row that the files may still contain
+_CLEAN_FACT = "clean"  # the number of the last removal of a row that the write-ahead log may still contain
+
+_VACUUM_FACT = "vacuum"  # set by migrations that leave names of rows in unused parts of pages
 
 _CLEAN_WAIT_MS = 100  # for locks, while writers wait
+
+_MAX_PARAMETERS = 10_000  # of one query
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -187,7 +192,9 @@ class Store:
     def row(self, name: str) -> AddedEntry | None:
         """Return a row that was added through the service; None for any other."""
         with self.reading() as connection:
-            line = connection.execute(select(ROWS).where(ROWS.c.name == name)).one_or_none()
+            id = _row_ids(connection, [name]).get(name)
+            query = select(ROWS.c.at, ROWS.c.metadata).where(ROWS.c.id == id, ROWS.c.number.is_not(None))
+            line = connection.execute(query).one_or_none()
         return None if line is None else AddedEntry(name, line.at, json.loads(line.metadata or "{}"))
 
     def times(self, features: list[str]) -> dict[str, datetime]:
@@ -200,7 +207,8 @@ class Store:
         """Return the stored observations of a feature in order, corrections included, with their times."""
         columns = OBSERVATIONS.c
         query = (
-            select(columns.row, columns.feature, columns.value, CHANGES.c.at)
+            select(ROWS.c.name, columns.feature, columns.value, CHANGES.c.at)
+            .join(ROWS, ROWS.c.id == columns.row)
             .join(CHANGES, CHANGES.c.number == columns.number)
             .where(columns.feature == feature)
             .order_by(columns.id)
@@ -233,9 +241,9 @@ class Store:
     def clean(self) -> None:
         """Erase removed rows from the files of SQLite, if there are any that it has not erased yet.
 
-        SQLite overwrites deleted lines, but copies of them can stay in unused parts of pages and in the
-        write-ahead log. ``VACUUM`` writes all pages anew, and the checkpoint empties the log. PostgreSQL does
-        this by its own vacuum.
+        ``remove_row`` overwrites names where they are, and a checkpoint empties the write-ahead log, which
+        has earlier versions of pages. A store of an earlier schema has copies of names in unused parts of
+        pages: ``VACUUM`` writes all pages anew, once. PostgreSQL does both by its own vacuum.
 
         Raises
         ------
@@ -244,15 +252,16 @@ class Store:
         """
         if self._engine.dialect.name != "sqlite":
             return
-        due = self.fact(_CLEAN_FACT)
-        if due is None:
+        due, old = self.fact(_CLEAN_FACT), self.fact(_VACUUM_FACT)
+        if due is None and old is None:
             return
         with available():
             connection = self._engine.raw_connection()
         try:
             cursor = connection.cursor()
             cursor.execute(f"PRAGMA busy_timeout = {_CLEAN_WAIT_MS}")
-            cursor.execute("VACUUM")
+            if old is not None:
+                cursor.execute("VACUUM")
             (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.OperationalError as error:
             raise UnavailableError(f"removed rows are not erased yet: {error}") from error
@@ -262,6 +271,7 @@ class Store:
             raise UnavailableError("removed rows are not erased yet: another process reads the store")
         with self.writing() as transaction:  # a row that was removed meanwhile has a later number
             transaction.execute(delete(FACTS).where(FACTS.c.key == _CLEAN_FACT, FACTS.c.value == due))
+            transaction.execute(delete(FACTS).where(FACTS.c.key == _VACUUM_FACT, FACTS.c.value == old))
 
     def fact(self, key: str) -> str | None:
         """Return a single value; None if it is not set."""
@@ -324,9 +334,10 @@ def insert_row(
     connection: Connection, name: str, metadata: Mapping[str, Any] | None, cells: Sequence[Cell]
 ) -> int:
     """Record a new row with its first observations; return the number of the change."""
-    number = _insert_change(connection, "add_row", name, len(cells), ErrorSums())
+    name_digest = digest_of(connection, name)
+    number = _insert_change(connection, "add_row", name_digest, len(cells), ErrorSums())
     text = None if metadata is None else json.dumps(metadata)
-    connection.execute(insert(ROWS), {"name": name, "number": number, "at": now(), "metadata": text})
+    insert_rows(connection, {name_digest: {"name": name, "number": number, "at": now(), "metadata": text}})
     _insert_cells(connection, number, cells)
     return number
 
@@ -352,17 +363,26 @@ def remove_row(connection: Connection, name: str) -> int:
     """Delete a row with its observations and its name; return the number of the change.
 
     Only a digest of the name stays, so that the row is also removed from models that were fitted with it.
+    Name and metadata are overwritten by as many bytes, which SQLite does in place: a deleted line would make
+    it move other lines between pages, and leave copies of their names there.
     """
     name_digest = digest_of(connection, name)
     number = _insert_change(connection, "remove_row", name_digest, 0, ErrorSums())
-    connection.execute(delete(ROWS).where(ROWS.c.name == name))
-    connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.row == name))
-    addition = (CHANGES.c.kind == "add_row") & (CHANGES.c.name == name)
-    connection.execute(update(CHANGES).where(addition).values(name=name_digest))
+    query = select(ROWS).join(ROW_IDS, ROW_IDS.c.id == ROWS.c.id).where(ROW_IDS.c.digest == name_digest)
+    for line in connection.execute(query).all():
+        connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.row == line.id))
+        connection.execute(delete(ROW_IDS).where(ROW_IDS.c.id == line.id))
+        erased = {"name": _erased(line.name), "metadata": _erased(line.metadata)}
+        connection.execute(update(ROWS).where(ROWS.c.id == line.id).values(erased))
     connection.execute(delete(REMOVED_ROWS).where(REMOVED_ROWS.c.digest == name_digest))
     connection.execute(insert(REMOVED_ROWS), {"digest": name_digest, "number": number})
     _write_fact(connection, _CLEAN_FACT, str(number))
     return number
+
+
+def _erased(text: str | None) -> str | None:
+    """Return another text of as many bytes."""
+    return None if text is None else "x" * len(text.encode())
 
 
 def _write_fact(connection: Connection, key: str, value: str) -> None:
@@ -414,9 +434,41 @@ def _insert_change(
 
 
 def _insert_cells(connection: Connection, number: int, cells: Sequence[Cell]) -> None:
-    lines = [{"number": number, **cell._asdict()} for cell in cells]
-    if lines:
-        connection.execute(insert(OBSERVATIONS), lines)
+    if not cells:
+        return
+    names = list(dict.fromkeys(cell.row for cell in cells))
+    ids = _row_ids(connection, names)
+    missing = [name for name in names if name not in ids]  # rows of the fit, observed for the first time
+    if missing:
+        salt = salt_of(connection)
+        ids |= insert_rows(connection, {digest(salt, name): {"name": name} for name in missing})
+    lines = [{**cell._asdict(), "number": number, "row": ids[cell.row]} for cell in cells]
+    connection.execute(insert(OBSERVATIONS), lines)
+
+
+def _row_ids(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    """Return the ids of those rows that the store has."""
+    salt = salt_of(connection)
+    names_by_digest = {digest(salt, name): name for name in names}
+    digests = list(names_by_digest)
+    ids: dict[str, int] = {}
+    for start in range(0, len(digests), _MAX_PARAMETERS):
+        part = digests[start : start + _MAX_PARAMETERS]
+        query = select(ROW_IDS.c.digest, ROW_IDS.c.id).where(ROW_IDS.c.digest.in_(part))
+        ids |= {names_by_digest[found]: id for found, id in connection.execute(query)}
+    return ids
+
+
+def insert_rows(connection: Connection, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """Insert the lines of rows, given by the digests of their names; return their ids by name."""
+    query = insert(ROWS).returning(ROWS.c.id, sort_by_parameter_order=True)
+    columns = ("name", "number", "at", "metadata")
+    lines = [{column: row.get(column) for column in columns} for row in rows.values()]
+    ids = connection.execute(query, lines).scalars().all()
+    connection.execute(
+        insert(ROW_IDS), [{"digest": own, "id": id} for own, id in zip(rows, ids, strict=True)]
+    )
+    return {row["name"]: id for row, id in zip(rows.values(), ids, strict=True)}
 
 
 # -- read changes -------------------------------------------------------------------------------------
@@ -451,7 +503,7 @@ def read_since(connection: Connection, number: int, rows: Sequence[str]) -> Delt
         removed_rows=_find_removed(connection, rows, removed_digests),
         features=added_features(connection, number),
         rows=_added_rows(connection, number),
-        cells=_cells_since(connection, number),
+        cells=read_latest(connection.execute(select_cells().where(OBSERVATIONS.c.number > number))),
     )
 
 
@@ -483,13 +535,11 @@ def digest(salt: str, row: str) -> str:
     return hashlib.sha256(f"{salt}\0{row}".encode()).hexdigest()
 
 
-def _cells_since(connection: Connection, number: int) -> list[Cell]:
-    query = (
-        select(*(OBSERVATIONS.c[name] for name in Cell._fields))
-        .where(OBSERVATIONS.c.number > number)
-        .order_by(OBSERVATIONS.c.id)
-    )
-    return read_latest(connection.execute(query))
+def select_cells() -> Select[Any]:
+    """Return the query of all observations, in the order of arrival; its columns are those of ``Cell``."""
+    columns = [OBSERVATIONS.c[name] for name in Cell._fields if name != "row"]
+    query = select(ROWS.c.name.label("row"), *columns).join(ROWS, ROWS.c.id == OBSERVATIONS.c.row)
+    return query.order_by(OBSERVATIONS.c.id)
 
 
 def read_latest(lines: Any) -> list[Cell]:
@@ -508,8 +558,7 @@ def _fetch_tuples(connection: Connection, query: Any) -> list[tuple[Any, ...]]:
 
 def read_cells(connection: Connection) -> list[Cell]:
     """Return all stored observations, each cell once."""
-    query = select(*(OBSERVATIONS.c[name] for name in Cell._fields)).order_by(OBSERVATIONS.c.id)
-    return read_latest(_fetch_tuples(connection, query))
+    return read_latest(_fetch_tuples(connection, select_cells()))
 
 
 def added_features(connection: Connection, number: int | None = None) -> dict[str, dict[str, Any]]:
@@ -524,9 +573,8 @@ def added_features(connection: Connection, number: int | None = None) -> dict[st
 
 
 def _added_rows(connection: Connection, number: int | None) -> dict[str, dict[str, Any] | None]:
-    query = select(ROWS.c.name, ROWS.c.metadata).order_by(ROWS.c.number)
-    if number is not None:
-        query = query.where(ROWS.c.number > number)
+    query = select(ROWS.c.name, ROWS.c.metadata).join(ROW_IDS, ROW_IDS.c.id == ROWS.c.id)
+    query = query.where(ROWS.c.number > (number or 0)).order_by(ROWS.c.number)
     return {
         name: None if metadata is None else json.loads(metadata)
         for name, metadata in connection.execute(query)
@@ -546,7 +594,7 @@ CHANGES = Table(
     Column("number", Number, primary_key=True, autoincrement=True),
     Column("at", DateTime(timezone=True), nullable=False),
     Column("kind", String(16), nullable=False),  # add_feature, remove_feature, add_row, remove_row, observe
-    Column("name", Text),  # of the feature or row; of a removed row only a digest
+    Column("name", Text),  # of the feature; of a row the digest of its name
     Column("observations", Integer, nullable=False, default=0),
     Column("excess", Float),  # sums over these observations; see ``ErrorSums``
     Column("squares", Float),
@@ -554,22 +602,37 @@ CHANGES = Table(
 )
 
 
-def _table_of_added(name: str, *columns: Column[Any]) -> Table:
-    """Define the table of the features or rows that a change added and none has removed."""
-    return Table(
-        name,
-        METADATA,
-        Column("name", Text, primary_key=True),
-        Column("number", Number, ForeignKey("changes.number"), nullable=False, index=True),
-        Column("at", DateTime(timezone=True), nullable=False),
-        *columns,
-    )
+# The features that a change added and none has removed. Metadata is JSON.
+FEATURES = Table(
+    "features",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("number", Number, ForeignKey("changes.number"), nullable=False, index=True),
+    Column("at", DateTime(timezone=True), nullable=False),
+    Column("kind", Text),
+    Column("metadata", Text, nullable=False),
+)
 
+# The rows that have observations or were added. This is the only table with names of rows. Its lines are
+# appended, never deleted, and never change their length, so that SQLite never copies them to other pages.
+ROWS = Table(
+    "rows",
+    METADATA,
+    Column("id", Number, primary_key=True, autoincrement=True),
+    Column("name", Text, nullable=False),  # overwritten if the row was removed
+    Column("number", Number, ForeignKey("changes.number"), index=True),  # null: a row of the fitted model
+    Column("at", DateTime(timezone=True)),
+    Column("metadata", Text),
+    sqlite_autoincrement=True,
+)
 
-# Metadata is JSON.
-FEATURES = _table_of_added("features", Column("kind", Text), Column("metadata", Text, nullable=False))
-
-ROWS = _table_of_added("rows", Column("metadata", Text))
+# The ids of rows by the digest of their name, without removed rows.
+ROW_IDS = Table(
+    "row_ids",
+    METADATA,
+    Column("digest", String(64), primary_key=True),
+    Column("id", Number, ForeignKey("rows.id"), nullable=False, unique=True),
+)
 
 # All observations in the order of arrival. A later value of the same cell is a correction.
 OBSERVATIONS = Table(
@@ -577,7 +640,7 @@ OBSERVATIONS = Table(
     METADATA,
     Column("id", Number, primary_key=True, autoincrement=True),
     Column("number", Number, ForeignKey("changes.number"), nullable=False, index=True),
-    Column("row", Text, nullable=False),
+    Column("row", Number, ForeignKey("rows.id"), nullable=False),
     Column("feature", Text, nullable=False),
     Column("value", Float(53), nullable=False),
     Column("time", Float(53)),  # of an observation that ages
@@ -625,8 +688,8 @@ TOKENS = Table(
     Column("revoked", DateTime(timezone=True)),
 )
 
-# Single values: the salt of digests, the folder of the model that replaced the first one, and the number of
-# the last removal of a row that the files may still contain.
+# Single values: the salt of digests, the folder of the model that replaced the first one, and whether the
+# files may still contain removed rows.
 FACTS = Table(
     "facts",
     METADATA,
