@@ -148,7 +148,9 @@ def whole_number(n: object, what: str) -> int:
 def seed_number(seed: object) -> int:
     """Return a ``seed``; raise an error if it is not a whole number from 0 up that fits into 63 bits."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
-        raise InputError(f"{option_name('random_state')} must be a whole number from 0 up, below 2**63; got {seed!r}")
+        raise InputError(
+            f"{option_name('random_state')} must be a whole number from 0 up, below 2**63; got {seed!r}"
+        )
     return int(seed)
 
 
