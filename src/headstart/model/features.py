@@ -636,7 +636,7 @@ class FeatureStore(Mapping[str, Feature]):
         return after
 
     def remove_row(self, row: int) -> tuple[FeatureStore, list[Feature]]:
-        """Return a store without ``row`` in any context, and the features that observed it, as they were.
+        """Return a store without ``row`` in any context, and its observers before the removal.
 
         The positions of later rows decrease by one. Heads do not change.
         """
