@@ -303,7 +303,7 @@ class MetaWarmUp(Rival):
         start = Heads(self.cold[:-1].repeat(count, 1), self.cold[-1].repeat(count))
         likelihood = self.knowledge.likelihood
         tuned = fine_tune(start, batch, states, likelihood, settings.steps, settings.learning_rate)
-        cold = torch.cat([tuned.weight, tuned.bias[:, None]], dim=1).detach()
+        cold = tuned.stacked.detach()
         code = states.code.index_select(0, batch.cells.index)
         users = torch.cat([code, (batch.cells.values - self.mean)[:, None] * code], dim=1)
         described = torch.cat([self.describe(batch), cold.new_ones(count, 1)], dim=1)

@@ -47,7 +47,7 @@ def grid(model: Headstart, port: int, repeats: int = 5) -> dict[str, Any]:
 def products(states: RowStates, heads: Heads) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute means and variances of all cells by bare products."""
     rows = torch.cat([states.activation, torch.ones(len(states), 1)], dim=1).double()
-    weight = torch.cat([heads.weight, heads.bias[:, None]], dim=1).double()
+    weight = heads.stacked.double()
     down, across = torch.tril_indices(rows.shape[1], rows.shape[1])
     squares = rows[:, down] * rows[:, across]
     covariance = heads.packed_covariance

@@ -499,10 +499,9 @@ def check_states_by(fixture: Fixture) -> None:
         observed = cells.take(torch.tensor([row]))
         read = heads.take(observed.index)
         noise = torch.ones_like(read.bias) if read.noise is None else read.noise
-        means = torch.cat([read.weight, read.bias[:, None]], dim=1)
         numbers = (
             observed.values.double(),
-            means.double(),
+            read.stacked.double(),
             read.packed_covariance,
             noise,
             kinds[observed.index],

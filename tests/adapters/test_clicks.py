@@ -42,7 +42,7 @@ def dense(table) -> np.ndarray:
 def test_rows_read_every_zero(trained):
     table, parts = trained
     backbone, states, matrix = parts.backbone, parts.knowledge.states, dense(table)
-    heads = backbone.stacked_heads().double().numpy()
+    heads = backbone.heads.stacked.double().numpy()
     covariances = unpack(backbone.spread.double(), 5).numpy()
     usual = float(backbone.usual_clicks)
     clicks = (matrix > 0).sum(1)
@@ -163,7 +163,7 @@ def test_a_single_row_in_numpy_reads_zeros(trained):
     observed = np.flatnonzero(matrix[5])
     row = OneRow(
         2 ** matrix[5, observed] - 1,
-        backbone.stacked_heads()[observed].double().numpy(),
+        backbone.heads.stacked[observed].double().numpy(),
         backbone.spread[observed].numpy(),
         (1 / backbone.observation_precision[observed]).double().numpy(),
         np.full(len(observed), KindType.CLICK),

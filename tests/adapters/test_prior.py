@@ -21,7 +21,6 @@ from headstart.adapters.head_prior import (
     empirical_prior,
     mean_squared_weights,
     p_uninformative,
-    stacked_heads,
 )
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.types import Description, FeatureBatch, Heads, Knowledge, RowStates
@@ -94,7 +93,7 @@ def test_the_prior_is_an_honest_regression_of_heads(described: bool) -> None:
     prior = empirical_prior(knowledge, knowledge.heads, description)
     known, metric = metadata_weights(knowledge)
     np.testing.assert_allclose(activation_metric(knowledge).numpy(), metric, rtol=1e-5)
-    theta = stacked_heads(knowledge.heads).double()
+    theta = knowledge.heads.stacked.double()
     expected = loo_predictions(prior.regression, description.numbers, theta, torch.from_numpy(known)).numpy()
     np.testing.assert_allclose(prior.loo_means.numpy(), expected, rtol=1e-3, atol=1e-4)
     rest, share = theta.numpy() - expected, known / known.sum()
@@ -119,7 +118,7 @@ def test_a_known_feature_treated_as_new_gets_what_the_others_predict(mixed: bool
         description = description.with_group(torch.nn.functional.one_hot(knowledge.kinds, 3).float())
     regression = empirical_prior(knowledge, knowledge.heads, description).regression
     known = torch.from_numpy(metadata_weights(knowledge)[0])
-    theta = stacked_heads(knowledge.heads).double()
+    theta = knowledge.heads.stacked.double()
     expected = loo_predictions(regression, description.numbers, theta, known).float()
     assert prior.bends.tolist() == [True] + [False] * 8
     places = torch.tensor([7, 3, 50])
@@ -147,7 +146,7 @@ def test_much_observed_features_count_more_for_new_ones(described: bool) -> None
         knowledge if described else replace(knowledge, metadata=knowledge.metadata[:, :0], widths=())
     )
     weights = torch.from_numpy(metadata_weights(knowledge)[0]) * knowledge.count_shots()
-    theta = stacked_heads(knowledge.heads).double()
+    theta = knowledge.heads.stacked.double()
     plain = sum(w * head for w, head in zip(weights, theta, strict=True)) / weights.sum()
     torch.testing.assert_close(prior.plain_mean.double(), plain, rtol=1e-4, atol=1e-5)
     description = (
@@ -172,7 +171,7 @@ def test_of_known_features_it_is_known_how_much_observed_they_are() -> None:
     plain = Description.of(knowledge.metadata, WIDTHS).with_cubic_terms(prior.bends)
     batch = batch_of(knowledge, None)
     known = replace(batch, known=torch.arange(FEATURES))
-    theta, weights = stacked_heads(heads).double(), torch.from_numpy(metadata_weights(knowledge)[0])
+    theta, weights = heads.stacked.double(), torch.from_numpy(metadata_weights(knowledge)[0])
     for description, found in (
         (plain.with_group(popularity), prior.mean(known)),
         (Description(popularity, [torch.tensor([0])]), prior.mean_without_metadata(known)),

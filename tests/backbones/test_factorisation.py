@@ -390,11 +390,11 @@ def test_heads_of_numbers_are_put_behind_the_link_alike_to_first_order() -> None
     training = FactorisationTraining(model, cells, described(FEATURES), torch.Generator().manual_seed(0))
     list(islice(training.sweeps(), 4))
     assert bool((model.kinds == KindType.RATING).all())
-    heads, covariance = model.stacked_heads().numpy().copy(), model.heads.covariances(LATENT + 1).numpy()
+    heads, covariance = model.heads.stacked.numpy().copy(), model.heads.covariances(LATENT + 1).numpy()
     centre = model.row_map[0].numpy()
     to_logistic(model)
     assert bool((model.kinds == KindType.BINARY).all())
-    after, scaled = model.stacked_heads().numpy(), model.heads.covariances(LATENT + 1).numpy()
+    after, scaled = model.heads.stacked.numpy(), model.heads.covariances(LATENT + 1).numpy()
     for j in range(FEATURES):
         number = min(max(heads[j, :-1] @ centre + heads[j, -1], 0.02), 0.98)
         output = after[j, :-1] @ centre + after[j, -1]

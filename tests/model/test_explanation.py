@@ -88,7 +88,7 @@ def test_an_observation_contributes_in_proportion_to_its_surprise() -> None:
     backbone = state_of(model).backbone
     own = state_of(model).knowledge.cells.take(torch.tensor([4]))
     before = row_parts(backbone, own)
-    heads = backbone.stacked_heads()[own.index].double()
+    heads = backbone.heads.stacked[own.index].double()
     expected = heads[:, :-1] @ before.baseline + heads[:, -1]
     as_expected = Cells(own.indptr, own.index, expected.float(), own.width)
     calm = row_parts(backbone, as_expected)

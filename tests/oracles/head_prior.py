@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from headstart.adapters.head_prior import (
-    stacked_heads,
-)
 from headstart.core.types import Knowledge
 from headstart.linalg.packed import unpack
 
@@ -21,7 +18,7 @@ def metadata_weights(knowledge: Knowledge) -> tuple[np.ndarray, np.ndarray]:
     ):
         d = np.r_[row, 1]
         metric += (np.outer(d, d) + np.diag(np.r_[variance, 0])) / rows
-    theta = stacked_heads(knowledge.heads).double().numpy()
+    theta = knowledge.heads.stacked.double().numpy()
     spread = unpack(knowledge.heads.covariance.double(), width + 1).numpy()
     deviation = theta - theta.mean(0)
     prior = deviation.T @ deviation / len(theta) + spread.mean(0)

@@ -238,7 +238,7 @@ class ClosedFormAdapter(Adapter):
         zeros = cast(Tensor, self.prior.zeros)
         weights = self.prior.exposure(batch, sums.counts) / self.prior.noise(batch.kinds).double()
         weights = torch.where(batch.kinds == KindType.CLICK, weights, 0.0)
-        return sums._replace(total=sums.total + weights[:, None, None] * zeros)
+        return sums.add_zeros(weights, zeros)
 
     def _condition_logistic(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor, reduce: Reduce | None
@@ -369,8 +369,7 @@ class ClosedFormAdapter(Adapter):
             exposure = context.exposure
             if math.isnan(exposure):
                 exposure = estimate_exposure(sums.counts, constants.usual_clicks)
-            weight = exposure / constants.noise[context.kind]
-            sums = sums._replace(total=sums.total + weight * constants.zeros)
+            sums = sums.add_zeros(exposure / constants.noise[context.kind], constants.zeros)
         posterior = condition_on_sums(sums, means[: len(constants.roots)], constants.roots)
         return self._one_head(context.kind, *mix(posterior, constants.shares, sums.counts))
 

@@ -246,9 +246,8 @@ class CHNBayes(ClosedFormAdapter):
         slopes, partner = super().metadata_slopes(squashed=squashed), self._active_partner
         if partner is None:
             return slopes
-        other, learned = partner.metadata_slopes(squashed=squashed), self.prior.learned
-        padded = torch.cat([other[:, :-1], other.new_zeros(len(other), learned), other[:, -1:]], dim=1)
-        return torch.lerp(padded, slopes, float(self.shares[0]))
+        other = self.prior.pad_learned(partner.metadata_slopes(squashed=squashed))
+        return torch.lerp(other, slopes, float(self.shares[0]))
 
     @property
     def blend_partner(self) -> BayesHead | None:

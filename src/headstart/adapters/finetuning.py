@@ -124,7 +124,7 @@ def _descend(
 ) -> Heads:
     """Take ``steps`` Adam steps with padded contexts."""
     activation, values, weights = _pad_contexts(batch, states)
-    theta = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
+    theta = heads.stacked
     differentiable = torch.is_grad_enabled() and theta.requires_grad
     first, second = torch.zeros_like(theta), torch.zeros_like(theta)
     for step in range(1, steps + 1):

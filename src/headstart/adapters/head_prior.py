@@ -20,7 +20,7 @@ from headstart.linalg.packed import (
     append_one,
     make_positive_definite,
     outer_products,
-    triangle_indices,
+    trace_weights,
     unpack,
 )
 from headstart.linalg.ragged import column_sums, line_blocks, sampled_products
@@ -74,7 +74,7 @@ def empirical_prior(
         means = description.numbers @ part.matrix + part.constant
         means[trained_on] = part.loo_means
         return replace(part, loo_means=means, trained_on=trained_on)
-    stacked = stacked_heads(heads)
+    stacked = heads.stacked
     size = stacked.shape[1]
     metric = activation_metric(knowledge)
     covariances, deviation = heads.packed_covariance, stacked - stacked.mean(0)
@@ -101,7 +101,7 @@ def p_uninformative(heads: Heads, with_metadata: EmpiricalPrior, without: Empiri
     With few features the estimate is close to 1/4.
     """
     trained_on: Tensor | slice = slice(None) if without.trained_on is None else without.trained_on
-    stacked = stacked_heads(heads)[trained_on].double()
+    stacked = heads.stacked[trained_on].double()
 
     def log_likelihood(prior: EmpiricalPrior) -> Tensor:
         lower = torch.linalg.cholesky(make_positive_definite(prior.covariance.double()))
@@ -200,10 +200,9 @@ def _squared_errors(knowledge: Knowledge) -> Iterator[tuple[Tensor, Tensor]]:
         rows = torch.arange(-first_row % step, len(cells), step)
         cells, states = cells.take(rows), states.take(rows)
     heads = knowledge.heads.detach()
-    down, across = triangle_indices(heads.weight.shape[1] + 1, heads.weight.device)
-    twice = torch.where(down == across, 1.0, 2.0)
+    twice = trace_weights(heads.weight.shape[1] + 1, heads.weight.device, torch.float32)
     covariance, mean_squares = heads.packed_covariance, heads.mean_squares()
-    for rows_of_block, block in line_blocks(cells, 8 * (len(heads) + len(down)), per_cell=12 * len(down)):
+    for rows_of_block, block in line_blocks(cells, 8 * (len(heads) + len(twice)), per_cell=12 * len(twice)):
         state, kinds = states.take(rows_of_block), knowledge.kinds[block.index]
         logits = sampled_products(state.activation, heads.weight, block) + heads.bias[block.index]
         squared = (likelihood.mean(logits, kinds) - block.values) ** 2
@@ -225,11 +224,6 @@ def mean_squared_weights(knowledge: Knowledge, heads: Heads, features: Tensor | 
     counts = knowledge.count_shots() if features is None else knowledge.count_shots()[features]
     counts = counts.to(heads.weight.dtype) + 1e-3
     return (counts / counts.sum()) @ heads.mean_squares()
-
-
-def stacked_heads(heads: Heads) -> Tensor:
-    """Return (w, b) of each head: (features, size)."""
-    return torch.cat([heads.weight, heads.bias[:, None]], dim=1)
 
 
 @dataclass(frozen=True)
@@ -332,10 +326,10 @@ class HeadPrior(nn.Module):
         counts = knowledge.count_shots()
         self._prepare_clicks(knowledge)
         prior = empirical_prior(knowledge, heads, description, counts)
-        self.base.copy_(self._pad_learned(torch.cat([prior.matrix, prior.constant[None]])))
+        self.base.copy_(self.pad_learned(torch.cat([prior.matrix, prior.constant[None]])))
         fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base
-        self.corrections = (self._pad_learned(prior.loo_means) - fitted).to(fitted.dtype)
-        self.gains.copy_(_column_gains(prior.regression, knowledge.widths, self.bends))
+        self.corrections = (self.pad_learned(prior.loo_means) - fitted).to(fitted.dtype)
+        self.gains.copy_(column_gains(prior.regression, knowledge.widths, self.bends))
         noise = empirical_noise(knowledge)
         most_frequent = float(noise[int(knowledge.kinds.mode().values)])
         root = self._covariance_root(prior.covariance, most_frequent)
@@ -347,17 +341,17 @@ class HeadPrior(nn.Module):
         for position, columns in enumerate((description, empty)):
             with_counts = columns.with_group(counts.log1p()[:, None])
             loo_means = empirical_prior(knowledge, heads, with_counts).loo_means
-            self.known_means[:, position] = self._pad_learned(loo_means)
+            self.known_means[:, position] = self.pad_learned(loo_means)
         self.misleading.copy_(p_uninformative(heads, prior, plain))
-        self.plain_mean.copy_(self._pad_learned(plain.constant[None])[0])
+        self.plain_mean.copy_(self.pad_learned(plain.constant[None])[0])
         self.plain_root.copy_(self._covariance_root(plain.covariance, most_frequent))
 
     def _prepare_clicks(self, knowledge: Knowledge) -> None:
         """Sum the second moments of all rows, for the zeros of click features, and count usual clicks."""
         if self.zeros is None or self.usual_clicks is None:
             return
-        zeros = self._pad_learned(click_zeros(knowledge.states))
-        self.zeros.copy_(self._pad_learned(zeros.T.contiguous()).T)
+        zeros = self.pad_learned(click_zeros(knowledge.states))
+        self.zeros.copy_(self.pad_learned(zeros.T.contiguous()).T)
         self.usual_clicks.copy_(usual_feature_clicks(knowledge))
 
     def exposure(self, batch: FeatureBatch, counts: Tensor) -> Tensor:
@@ -455,17 +449,17 @@ class HeadPrior(nn.Module):
         """Add variances of learned activations to a covariance of heads; return its root (size, size)."""
         variances = torch.zeros(self.size)
         variances[self.size - 1 - self.learned : self.size - 1] = 0.5 * noise
-        padded = self._pad_learned(self._pad_learned(covariance).T)
+        padded = self.pad_learned(self.pad_learned(covariance).T)
         root: Tensor = torch.linalg.cholesky(make_positive_definite(padded.double() + torch.diag(variances)))
         return root.to(covariance.dtype)
 
-    def _pad_learned(self, matrix: Tensor) -> Tensor:
+    def pad_learned(self, matrix: Tensor) -> Tensor:
         """Insert zeros for the learned activations before the last column, the bias."""
         zeros = matrix.new_zeros(len(matrix), self.size - matrix.shape[1])
         return torch.cat([matrix[:, :-1], zeros, matrix[:, -1:]], dim=1)
 
 
-def _column_gains(regression: LooRidge, widths: tuple[int, ...], bends: Tensor) -> Tensor:
+def column_gains(regression: LooRidge, widths: tuple[int, ...], bends: Tensor) -> Tensor:
     """Return the error that each metadata column explains, with its cubic terms: (metadata columns,).
 
     The gain of columns with a common penalty is divided equally among them.

@@ -158,13 +158,9 @@ class Factorisation(Backbone):
             self._row_passes = count_passes(self.kinds, noisy=self.noisy_rows)
         return self._row_passes
 
-    def stacked_heads(self) -> Tensor:
-        """Return the features' (v, b): (features, latent + 1)."""
-        return torch.cat([self.weight, self.bias[:, None]], dim=1)
-
     def head_moments(self) -> HeadMoments:
         """Return the moments of the backbone's own heads."""
-        stacked, zeros = self.stacked_heads(), None
+        stacked, zeros = self.heads.stacked, None
         second, precision = self.spread + outer_products(stacked), self.observation_precision
         if self.usual_clicks is not None:
             weights = torch.where(is_click(self.kinds), precision, 0.0)
@@ -232,11 +228,10 @@ class Factorisation(Backbone):
         self, cells: Cells, known: Cells, heads: Heads, kinds: Tensor, belief: RowBelief | None
     ) -> RowStates:
         """Compute the state of a single row, with one head for each of its observations."""
-        stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1).double().numpy()
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
         row = OneRow(
             cells.values.double().numpy(),
-            stacked,
+            heads.stacked.double().numpy(),
             heads.packed_covariance.numpy(),
             noise.double().numpy(),
             kinds.numpy(),

@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headstart.backbones.factorisation import Factorisation
-from headstart.backbones.row_posterior import NOISE_SHOTS, RowBatch, RowPosterior, Zeros, row_posterior
+from headstart.backbones.row_posterior import RowBatch, RowPosterior, Zeros, relative_precision, row_posterior
 from headstart.core.clicks import ZERO_WEIGHT, count_clicks, estimate_exposure, is_click, usual_count
 from headstart.core.devices import move
-from headstart.core.types import Description
+from headstart.core.types import Description, Heads
 from headstart.distributed import main_process_decides, process_group, run_in_each_process
 from headstart.errors import ModelFileError
 from headstart.files import explain_storage_error, pack_tensors, read_tensors, write_bytes
@@ -28,6 +28,7 @@ from headstart.linalg.packed import (
     make_positive_definite,
     outer_products,
     pack,
+    packed_size,
     solve,
     traces,
     unpack,
@@ -62,15 +63,6 @@ from headstart.table.kinds import KindType
 _PROBABILITIES = 0.02, 0.98  # limits of outputs as probabilities
 
 
-def head_metric(backbone: Factorisation) -> Tensor:
-    """Compute E[v·vᵀ] over features: (latent, latent).
-
-    It turns a difference of rows' factors into the mean squared difference of their predictions.
-    """
-    moments = unpack(backbone.head_moments().second.mean(0), backbone.latent + 1)
-    return moments[:-1, :-1].double()
-
-
 def whiten(backbone: Factorisation) -> None:
     """Change the basis of the factors such that their prior has mean 0 and the identity as covariance.
 
@@ -79,10 +71,11 @@ def whiten(backbone: Factorisation) -> None:
     size = backbone.latent + 1
     centre = backbone.row_map[0].double().clone()
     root = torch.linalg.cholesky(make_positive_definite(backbone.row_covariance.double()))
-    root = root @ torch.linalg.eigh(root.T @ head_metric(backbone) @ root).eigenvectors.flip(1)
+    metric = backbone.heads.mean_weight_moment().double()
+    root = root @ torch.linalg.eigh(root.T @ metric @ root).eigenvectors.flip(1)
     change = torch.zeros(size, size, dtype=torch.float64)  # old factors = centre + root·new
     change[:-1, :-1], change[-1, :-1], change[-1, -1] = root.T, centre, 1.0
-    heads = backbone.stacked_heads().double() @ change.T
+    heads = backbone.heads.stacked.double() @ change.T
     for part in torch.split(torch.arange(len(heads)), 4096):
         covariances = change @ unpack(backbone.spread[part].double(), size) @ change.T
         backbone.spread[part] = pack(covariances).to(backbone.spread.dtype)
@@ -237,7 +230,7 @@ def _squared_zeros(batch: RowBatch, rows: RowPosterior) -> tuple[float, float]:
 def sum_features(backbone: Factorisation, blocks: list[RowBlock], rows: RowPosterior) -> FeatureSums:
     """Compute the sums over the observations of each feature, for the update of heads."""
     moments, size = backbone.head_moments(), backbone.latent + 1
-    total = torch.zeros(backbone.features, size * (size + 1) // 2)
+    total = torch.zeros(backbone.features, packed_size(size))
     linear = torch.zeros(backbone.features, size)
     squared_values = torch.zeros(backbone.features, dtype=torch.float64)
     exposed = torch.zeros_like(total[0])  # Σ exposure · E[(u, 1)(u, 1)ᵀ] over rows
@@ -564,7 +557,7 @@ class FactorisationTraining:
         backbone, cells, regression = self.backbone, self.cells, self.row_regression
         weights = torch.ones(len(cells))
         if choosing:
-            metric = head_metric(backbone)
+            metric = backbone.heads.mean_weight_moment().double()
             root = torch.linalg.cholesky(make_positive_definite(metric))
             regression.choose(signatures, rows.mean, weights, root)
         predicted = regression.fit(signatures, rows.mean, weights)
@@ -585,7 +578,7 @@ class FactorisationTraining:
     ) -> tuple[Tensor, Tensor]:
         """Predict each head from metadata by a regression on the others; return means and covariance."""
         backbone, numbers, regression = self.backbone, self.description.numbers, self.head_regression
-        heads = backbone.stacked_heads()
+        heads = backbone.heads.stacked
         metric = rows.mean_moment()
         weights = reliability(backbone.spread, prior_covariance, metric)
         if choosing:
@@ -633,16 +626,15 @@ class FactorisationTraining:
         and of squared values.
         """
         backbone, counts = self.backbone, self.weighted_counts[part]
-        heads = torch.cat([backbone.weight[part], backbone.bias[part, None]], dim=1)
+        heads = Heads(backbone.weight[part], backbone.bias[part]).stacked
         second = unpack(backbone.spread[part] + outer_products(heads), self.size)
         expected = (total * second).sum((1, 2))
         squared = values - 2 * (weighted * heads).sum(1) + expected
-        squared = (squared / backbone.relative_precision[part]).clamp(min=0)
-        relative_precision = (NOISE_SHOTS + counts) / (NOISE_SHOTS + squared)
+        relative = relative_precision(counts, squared / backbone.relative_precision[part])
         rating = backbone.kinds[part] == KindType.RATING
         backbone.relative_precision[part] = torch.where(
             rating,
-            relative_precision.clamp(max=_MAX_RELATIVE_PRECISION).to(backbone.relative_precision.dtype),
+            relative.clamp(max=_MAX_RELATIVE_PRECISION).to(backbone.relative_precision.dtype),
             1.0,
         )
 

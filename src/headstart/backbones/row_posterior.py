@@ -38,7 +38,7 @@ from headstart.core.clicks import (
 )
 from headstart.core.types import Heads, OneRow
 from headstart.linalg import packed
-from headstart.linalg.array_ops import Array, at_least, cholesky, cholesky_inverse, namespace
+from headstart.linalg.array_ops import Array, at_least, jaakkola_slope, namespace
 from headstart.linalg.packed import append_one, outer_products, unpack
 from headstart.linalg.ragged import (
     column_sums,
@@ -75,18 +75,17 @@ def _traces(left: AnyArray, right: AnyArray) -> AnyArray:
 def _inner_and_cross(matrices: AnyArray, latent: int) -> tuple[AnyArray, AnyArray]:
     """Split matrices over (v, b) into the block of v and the column (…, latent) of v and b."""
     if isinstance(matrices, Tensor):
-        bias = latent * (latent + 1) // 2  # the first entry of the bias in a packed matrix
+        bias = packed.packed_size(latent)  # the first entry of the bias in a packed matrix
         return matrices[..., :bias], matrices[..., bias:-1]
     return matrices[:-1, :-1], matrices[:-1, -1]
 
 
 def _solve(precision: AnyArray, linear: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Return means and covariances of Gaussians with ``precision`` and ``linear`` = precision · mean."""
-    if isinstance(precision, Tensor):
-        means, covariances = packed.solve(unpack(precision, linear.shape[-1]), linear)
-        return means, packed.pack(covariances)
-    covariance = cholesky_inverse(cholesky(precision))
-    return covariance @ linear, covariance
+    if not isinstance(precision, Tensor):
+        return packed.solve(precision, linear)
+    means, covariances = packed.solve(unpack(precision, linear.shape[-1]), linear)
+    return means, packed.pack(covariances)
 
 
 def _have_row_weights(kinds: AnyArray) -> bool:
@@ -159,6 +158,14 @@ class FactorPrior(NamedTuple):
         return RowPosterior(self.mean, self.covariance, namespace(self.mean).ones_like(self.mean[..., 0]))
 
 
+def relative_precision(counts: AnyArray, squared_errors: AnyArray) -> AnyArray:
+    """Estimate the precision of observations relative to the average, shrunk to 1: (…).
+
+    ``squared_errors`` are sums over ``counts`` observations, weighted by the average precision.
+    """
+    return (NOISE_SHOTS + counts) / (NOISE_SHOTS + at_least(squared_errors, 0.0))
+
+
 class RatingSums(NamedTuple):
     """Sums over each row's ratings, weighted by their precision ω at a row of average noise."""
 
@@ -177,7 +184,7 @@ class RatingSums(NamedTuple):
 
     def relative_precision(self, now: RowPosterior) -> AnyArray:
         """Estimate the relative precision of each row's ratings, shrunk to 1: (…)."""
-        return (NOISE_SHOTS + self.counts) / (NOISE_SHOTS + at_least(self.squared_errors(now), 0.0))
+        return relative_precision(self.counts, self.squared_errors(now))
 
 
 # -- observations -----------------------------------------------------------------------------------
@@ -203,7 +210,7 @@ class HeadMoments:
     @classmethod
     def of(cls, heads: Heads, kinds: Tensor, zeros: Zeros | None = None) -> HeadMoments:
         """Compute the moments of heads that have a covariance and a noise."""
-        stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
+        stacked = heads.stacked
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
         return cls(stacked, heads.packed_covariance + outer_products(stacked), kinds, 1 / noise, zeros)
 
@@ -303,14 +310,14 @@ class ObservedRows(ABC):
             weights = self.aged(clicks)
             return weights, weights
         mean, second = self.outputs(now)
-        bound = xp.sqrt(at_least(second, 1e-6))  # the bound is tightest at √E[(u·v + b)²]
+        bound = jaakkola_slope(xp.sqrt(at_least(second, 0.0)))  # tightest at √E[(u·v + b)²]
         uncertainty, squared = at_least(second - mean**2, 0.0), (self.values - mean) ** 2
         if new:
             squared = squared / (1 / self.precision + uncertainty)
         else:
             squared = (squared + uncertainty) * self.precision
         winsorised = self.precision * (_MAX_SQUARED_RESIDUAL / at_least(squared, _MAX_SQUARED_RESIDUAL))
-        weights = xp.where(real, winsorised, binary * xp.tanh(bound / 2) / (2 * bound))
+        weights = xp.where(real, winsorised, binary * bound)
         values = xp.where(real, winsorised * self.values, binary * (self.values - 0.5))
         return self.aged(weights + clicks), self.aged(values + clicks)
 

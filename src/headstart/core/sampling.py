@@ -39,7 +39,7 @@ def draw_outputs(
 
     A head without covariance and a row without variance are certain.
     """
-    mean = torch.cat([heads.weight, heads.bias[:, None]], dim=1).double().numpy()
+    mean = heads.stacked.double().numpy()
     roots = None if heads.covariance is None else _roots(heads.covariance, mean.shape[1])
     activation = states.activation.double().numpy()
     deviation = None if states.variance is None else states.variance.double().clamp(min=0).sqrt().numpy()

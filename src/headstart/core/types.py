@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headstart.core.likelihood import Likelihood
 from headstart.linalg.array_ops import A, append_column, interpolate_linearly, namespace
-from headstart.linalg.packed import append_one, diagonals, outer_products, pack, unpack
+from headstart.linalg.packed import append_one, diagonals, outer_products, pack, packed_size, unpack
 from headstart.linalg.ragged import hidden_outputs_at, outputs_at, sampled_products
 from headstart.linalg.row_sharded import global_sum
 from headstart.table.cells import Cells
@@ -144,14 +144,7 @@ class OneHead(NamedTuple):
 
     def mean_squares(self) -> NDArray[Any]:
         """Return E[w²]: (width,)."""
-        return self.weight**2 + self.covariance.take(_diagonal_positions(len(self.weight)))  # type: ignore[no-any-return]
-
-
-@cache
-def _diagonal_positions(size: int) -> NDArray[np.int64]:
-    """Return the positions of the first ``size`` diagonal entries in a packed matrix."""
-    ends = np.arange(1, size + 1)
-    return ends * (ends + 1) // 2 - 1
+        return self.weight**2 + diagonals(self.covariance, len(self.weight) + 1)[:-1]
 
 
 @dataclass(frozen=True)
@@ -190,8 +183,7 @@ class Heads:
         ``cells`` has one line per head and indexes rows of ``activation`` (rows, width).
         """
         if self.covariance is not None:
-            stacked = torch.cat([self.weight, self.bias[:, None]], dim=1)
-            mean, variance = outputs_at(stacked, self.covariance, activation, cells)
+            mean, variance = outputs_at(self.stacked, self.covariance, activation, cells)
             return mean, variance.clamp(min=0)
         positions = torch.arange(len(self), device=cells.index.device)
         parts = torch.split(positions, max(1, _CELLS_AT_ONCE // max(1, len(activation))))
@@ -203,12 +195,16 @@ class Heads:
         return mean, torch.zeros_like(mean)
 
     @property
+    def stacked(self) -> Tensor:
+        """The parameters (w, b) of each head: (features, width + 1)."""
+        return torch.cat([self.weight, self.bias[:, None]], dim=1)
+
+    @property
     def packed_covariance(self) -> Tensor:
         """The covariances, 0 for heads without them: (features, packed)."""
         if self.covariance is not None:
             return self.covariance
-        size = self.weight.shape[1] + 1
-        return self.weight.new_zeros(len(self), size * (size + 1) // 2)
+        return self.weight.new_zeros(len(self), packed_size(self.weight.shape[1] + 1))
 
     def covariances(self, size: int) -> Tensor:
         """Return the covariances as matrices: (features, size, size)."""
@@ -217,6 +213,14 @@ class Heads:
     def mean_squares(self) -> Tensor:
         """Return E[w²], the factor from the activation's to the output's variance: (features, width)."""
         return self.weight**2 + diagonals(self.packed_covariance, self.weight.shape[1] + 1)[:, :-1]
+
+    def mean_weight_moment(self) -> Tensor:
+        """Return the mean of E[w·wᵀ] over the heads: (width, width).
+
+        It turns a difference of activations into the mean squared difference of their predictions.
+        """
+        covariance = unpack(self.packed_covariance.mean(0), self.weight.shape[1] + 1)[:-1, :-1]
+        return self.weight.T @ self.weight / max(1, len(self)) + covariance
 
     def plain(self, width: int) -> Heads:
         """Return w and b without uncertainty, with zero weights for activations up to ``width``."""
@@ -448,7 +452,7 @@ def pad_heads(heads: AnyHeads, width: int) -> AnyHeads:
     """Extend heads to ``width`` activations, with zeros for the added weights and their covariances."""
     narrow = heads.weight.shape[-1]
     positions = _padded_positions(narrow, width)
-    packed = (width + 1) * (width + 2) // 2
+    packed = packed_size(width + 1)
     if isinstance(heads, OneHead):
         weight, covariance = np.zeros(width), np.zeros(packed)
         weight[:narrow], covariance[positions.numpy()] = heads.weight, heads.covariance
@@ -462,7 +466,7 @@ def pad_heads(heads: AnyHeads, width: int) -> AnyHeads:
 @cache
 def _padded_positions(narrow: int, width: int) -> Tensor:
     """Return the positions of the packed covariance of ``narrow`` weights and a bias in that of ``width``."""
-    positions = unpack(torch.arange((width + 1) * (width + 2) // 2), width + 1)
+    positions = unpack(torch.arange(packed_size(width + 1)), width + 1)
     columns = torch.tensor([*range(narrow), width])
     return pack(positions[columns][:, columns])
 

@@ -46,6 +46,10 @@ class ContextSums(NamedTuple):
     linear: Numbers  # (features, size): Σ w·x·[d; 1]
     squares: Numbers  # (features,): Σ w·x²
 
+    def add_zeros(self, weights: Numbers, moments: Numbers) -> ContextSums:
+        """Add observations of 0: ``moments`` (size, size) of their rows, with ``weights`` (features,)."""
+        return self._replace(total=self.total + weights[..., None, None] * moments)
+
     def pack(self) -> Tensor:
         """Concatenate the sums into one vector for each feature; ``unpack_sums`` splits it."""
         return torch.cat([self.counts[:, None], pack(self.total), self.linear, self.squares[:, None]], dim=1)
@@ -180,16 +184,20 @@ def sum_contexts(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSu
         return ContextSums(counts, total[None], linear[None], (weights * values**2).sum()[None])
     if len(cells) and int(cells.counts.max()) * len(cells) <= _MAX_PADDING * len(weights):
         rows = pad_rows(activation, cells).double()
-        weights, values = pad(weights, cells), pad(values, cells)
-        weighted = rows * weights[:, :, None]
-        linear = (values[:, None] @ weighted)[:, 0]
-        return ContextSums(counts, weighted.mT @ rows, linear, (weights * values**2).sum(1))
+        return sum_block(rows, pad(values, cells), pad(weights, cells), counts)
     rows = append_one(activation.index_select(0, cells.index)).double()
     linear = rows * (weights * values)[:, None]
     terms = torch.cat(
         [outer_products(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1
     )
     return unpack_sums(torch.cat([counts[:, None], segment_sum(terms, cells.indptr)], 1), rows.shape[1])
+
+
+def sum_block(rows: Tensor, values: Tensor, weights: Tensor, counts: Tensor) -> ContextSums:
+    """Compute the sums over padded contexts: ``rows`` (features, shots, size), the others without size."""
+    weighted = rows * weights[:, :, None]
+    linear = (values[:, None] @ weighted)[:, 0]
+    return ContextSums(counts, weighted.mT @ rows, linear, (weights * values**2).sum(1))
 
 
 def _sum_one_context(cells: Cells, activation: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

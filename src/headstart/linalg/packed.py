@@ -8,11 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.linalg.array_ops import A, Array, cholesky, cholesky_inverse
+from headstart.linalg.array_ops import (
+    A,
+    Array,
+    cholesky,
+    cholesky_inverse,
+    to_double,
+    to_precision_of,
+)
 
 _CPU = torch.device("cpu")
 
 _NUMBERS_AT_ONCE = 2**19  # of matrices that are converted to double precision at a time: 4 MB
+
+
+def packed_size(size: int) -> int:
+    """Return the number of entries of a packed matrix (size, size)."""
+    return size * (size + 1) // 2
 
 
 @cache
@@ -161,8 +173,16 @@ def affine_quadratic_form(vectors: Tensor, matrix: Tensor) -> Tensor:
     return (products * vectors).sum(1) + matrix[-1, -1]
 
 
-def diagonals(packed: Tensor, size: int) -> Tensor:
+@cache
+def _diagonal_positions_one(size: int) -> Array:
+    """Return ``_diagonal_positions`` in numpy."""
+    return _diagonal_positions(size, _CPU).numpy()
+
+
+def diagonals(packed: A, size: int) -> A:
     """Return the diagonals of packed matrices: (…, size)."""
+    if isinstance(packed, np.ndarray):
+        return packed.take(_diagonal_positions_one(size), -1)
     return packed.index_select(-1, _diagonal_positions(size, packed.device))
 
 
@@ -194,15 +214,15 @@ def inverse(covariance: Tensor) -> Tensor:
     return exact.to(covariance.dtype)
 
 
-def solve(precision: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
+def solve(precision: A, linear: A) -> tuple[A, A]:
     """Return mean and covariance of Gaussians with ``precision`` and ``linear`` = precision · mean.
 
-    ``precision`` is (n, size, size) and ``linear`` (n, size). The systems are solved in double precision:
+    ``precision`` is (…, size, size) and ``linear`` (…, size). The systems are solved in double precision:
     near-duplicate columns make them too ill-conditioned for single precision.
     """
-    covariance = cholesky_inverse(cholesky(precision.double()))
-    mean = (covariance @ linear.double()[:, :, None])[:, :, 0]
-    return mean.to(linear.dtype), covariance.to(precision.dtype)
+    covariance = cholesky_inverse(cholesky(to_double(precision)))
+    mean = (covariance @ to_double(linear)[..., None])[..., 0]
+    return to_precision_of(mean, linear), to_precision_of(covariance, precision)
 
 
 def append_one(vectors: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from headstart.core.types import OneHead, RowStates
 from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError, guard_methods
 from headstart.evaluate.plots import MissingMatplotlibError
+from headstart.linalg.packed import packed_size
 from headstart.model.features import FeatureListing
 from headstart.model.levels import complete_categories, normalise
 from headstart.model.state import ModelState
@@ -661,7 +662,7 @@ def _head_of(fitted: ModelState, name: str, kind: int) -> OneHead:
     if len(parts) == 4:
         return OneHead(*parts)
     size = len(parts[0]) + 1
-    covariance = parts[2] if len(parts) > 2 else np.zeros(size * (size + 1) // 2)
+    covariance = parts[2] if len(parts) > 2 else np.zeros(packed_size(size))
     noise = fitted.knowledge.likelihood.noise(torch.tensor(kind)).detach()
     return OneHead(parts[0], parts[1], covariance, float(noise))
 

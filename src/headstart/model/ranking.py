@@ -163,7 +163,7 @@ def _draws(seed: int, states: RowStates, heads: Heads) -> Tensor:
 
     with np.errstate(over="ignore"):
         rows = _hash(states.activation, np.uint64(seed) * np.uint64(_MULTIPLIERS[0]))
-        features = _hash(torch.cat([heads.weight, heads.bias[:, None]], dim=1), np.uint64(seed))
+        features = _hash(heads.stacked, np.uint64(seed))
         mixed = _scramble(rows[:, None] ^ features)
     return torch.from_numpy(ndtri((mixed >> np.uint64(11)).astype(np.float64) / 2**53 + 2**-54))
 

@@ -20,10 +20,11 @@ from headstart.adapters.head_prior import (
     empirical_prior,
     mean_squared_weights,
 )
+from headstart.backbones.row_posterior import NOISE_SHOTS
 from headstart.core.clicks import weigh_clicks
 from headstart.core.types import Description, Heads, Knowledge, RowStates
-from headstart.linalg.gaussian import ContextSums, condition_on_rows, condition_on_sums, mix
-from headstart.linalg.packed import append_one, make_positive_definite, pack
+from headstart.linalg.gaussian import condition_on_rows, condition_on_sums, mix, sum_block
+from headstart.linalg.packed import append_one, make_positive_definite, pack, packed_size
 from headstart.linalg.ragged import groups_of_similar_counts, pad
 from headstart.linalg.row_sharded import gather_cells, global_count
 from headstart.parallel import parallel_map
@@ -35,7 +36,6 @@ from headstart.training.episodes import Tasks
 _ROUNDS = 4
 
 _BLOCK = 1 << 18  # numbers in one padded block
-_NOISE_SHOTS = 5.0  # pseudo-observations of average noise in the noise estimate of a feature
 
 
 @torch.no_grad()
@@ -76,7 +76,7 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
         mean_squares = mean_squared_weights(knowledge, heads, positions).double()
         means, covariances, variance = _update_heads(tasks, backbone_heads, prior, noise, mean_squares, zeros)
         mean_noise = (variance * counts).sum() / counts.sum() if one_kind else kind_noise
-        noise = ((_NOISE_SHOTS * mean_noise + counts * variance) / (_NOISE_SHOTS + counts)).clamp(min=1e-8)
+        noise = ((NOISE_SHOTS * mean_noise + counts * variance) / (NOISE_SHOTS + counts)).clamp(min=1e-8)
         noise = torch.where(clicks, kind_noise, noise)
         heads = Heads(
             torch.where(squashed[:, None], backbone_heads.weight, means[:, :-1]),
@@ -102,9 +102,9 @@ def _update_heads(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute means, packed covariances and residual variances of the heads of all tasks."""
     root = torch.linalg.cholesky(make_positive_definite(prior.covariance.double()))
-    means = torch.cat([backbone_heads.weight, backbone_heads.bias[:, None]], dim=1)
+    means = backbone_heads.stacked
     size = means.shape[1]
-    covariances = means.new_zeros(len(means), size * (size + 1) // 2)
+    covariances = means.new_zeros(len(means), packed_size(size))
     variance = torch.zeros_like(noise)
 
     def update_fold(fold: int) -> None:
@@ -187,14 +187,8 @@ def _group_heads(
     if zeros is None:
         posterior = condition_on_rows(factors, values, weights, prior_means[:, None], root[None])
     else:
-        weighted = factors * weights[:, :, None]
-        zero_weights = torch.where(clicks, 1 / noise, 0.0)[:, None, None]
-        sums = ContextSums(
-            cells.counts.double(),
-            weighted.mT @ factors + zero_weights * zeros,
-            (values[:, None] @ weighted)[:, 0],
-            (weights * values**2).sum(1),
-        )
+        sums = sum_block(factors, values, weights, cells.counts.double())
+        sums = sums.add_zeros(torch.where(clicks, 1 / noise, 0.0), zeros)
         posterior = condition_on_sums(sums, prior_means[:, None], root[None])
     mean, covariance = mix(posterior, None, cells.counts)
     residuals = values - (factors @ mean[:, :, None])[:, :, 0]

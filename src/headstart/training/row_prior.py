@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headstart.adapters.head_prior import column_gains
 from headstart.backbones.base import Backbone
 from headstart.core.types import Description, Knowledge, RowPrior
-from headstart.linalg.packed import make_positive_definite, unpack
+from headstart.linalg.packed import make_positive_definite
 from headstart.linalg.ridge import LooRidge, make_groups
 
 _MIN_RELIABILITY = 0.05  # of a row's activation; avoids division by almost zero
@@ -37,12 +38,7 @@ def fit_row_prior(
     linear = Description.of(encoded, widths)
     bends = linear.nonlinear_columns()
     description = linear.with_cubic_terms(bends)
-    # The second moments of heads turn errors of activations into errors of predictions.
-    size = states.activation.shape[1]
-    heads = knowledge.heads
-    stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
-    moments = stacked.T @ stacked / max(1, len(stacked)) + unpack(heads.packed_covariance.mean(0), size + 1)
-    root = torch.linalg.cholesky(make_positive_definite(moments[:-1, :-1].double()))
+    root = torch.linalg.cholesky(make_positive_definite(knowledge.heads.mean_weight_moment().double()))
     regression = LooRidge(make_groups(description.numbers, description.groups))
     regression.choose(description.numbers, targets, weights, root)
     if float(regression.gains.sum()) < _MIN_GAIN:
@@ -50,22 +46,9 @@ def fit_row_prior(
     predicted = regression.fit(description.numbers, targets, weights)
     matrix, constant = regression.linear_map(description.numbers.shape[1])
     dtype = targets.dtype
-    gains = torch.zeros(len(linear.groups))  # by metadata column
-    for members, gain in zip(regression.members, regression.gains.tolist(), strict=True):
-        for member in members:
-            if member < len(linear.groups):
-                column = member
-            else:
-                column = _column_of_cubic_terms(linear, bends, member - len(linear.groups))
-            gains[column] += gain / len(members)
+    gains = column_gains(regression, widths, bends)
     covariance = _residual_covariance(predicted, weights).to(dtype)
     return RowPrior(matrix.to(dtype), constant.to(dtype), covariance, bends, gains)
-
-
-def _column_of_cubic_terms(linear: Description, bends: Tensor, pair: int) -> int:
-    """Return the metadata column of a pair of cubic terms."""
-    encoded_column = int(torch.nonzero(bends)[pair, 0])
-    return next(i for i, group in enumerate(linear.groups) if bool((group == encoded_column).any()))
 
 
 def _residual_covariance(predicted: Tensor, weights: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from headstart.core.networks import loading
 from headstart.errors import InputError, join_names
+from headstart.linalg.packed import packed_size
 from headstart.model.saving.format import Groups
 from headstart.table import Kinds
 from headstart.table.kinds import LARGEST, VALUE_TYPES, KindType
@@ -142,7 +143,7 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         "activations": _width(heads["weight"]) == _width(states.activation)
         and (
             "covariance" not in heads
-            or _width(heads["covariance"]) == _packed_size(_width(heads["weight"]) + 1)
+            or _width(heads["covariance"]) == packed_size(_width(heads["weight"]) + 1)
         ),
         "metadata": _width(heads["metadata"]) == _width(knowledge.metadata) == width
         and ("records" in groups) == (facts.metadata is not None),
@@ -303,11 +304,6 @@ def _ascends(numbers: Tensor) -> bool:
 
 def _width(tensor: Tensor) -> int:
     return int(tensor.shape[1])
-
-
-def _packed_size(size: int) -> int:
-    """Return the number of entries of a packed symmetric matrix."""
-    return size * (size + 1) // 2
 
 
 def build_module(build: Callable[[], Module], tensors: dict[str, Tensor], size: int) -> Module:
