@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headstart.errors import InputError
 from headstart.model import Headstart
-from headstart.model.fitting import MIN_FEATURES
+from headstart.model.fitting import MIN_FEATURES_TO_FIT
 from headstart.table import Table
 
 try:
@@ -114,7 +114,7 @@ class HeadstartImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         counts = observed.sum(0)
         self.means_ = np.where(observed, values, 0.0).sum(0) / np.maximum(counts, 1)
         self.model_: Headstart | None = None
-        if (counts > 0).sum() >= MIN_FEATURES:
+        if (counts > 0).sum() >= MIN_FEATURES_TO_FIT:
             kinds = self._kinds(values, self._names())
             backbone = self._choose_backbone(values, kinds) if self.backbone == "auto" else self.backbone
             self.model_ = self._fit_model(values, kinds, self.adapter, backbone)
@@ -132,7 +132,7 @@ class HeadstartImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         random = np.random.default_rng(self.random_state)
         held_out = observed & (random.random(values.shape) < _HELD_OUT)
         held_out &= (observed & ~held_out).sum(0) >= 2  # every column keeps some cells
-        if held_out.sum() < _MIN_HELD_OUT or columns <= MIN_FEATURES:
+        if held_out.sum() < _MIN_HELD_OUT or columns <= MIN_FEATURES_TO_FIT:
             return _FACTORISATION
         sizes = sorted({min(size, _MAX_FACTORS) for size in (columns // 2, columns - 1)})
         candidates = [_FACTORISATION, *({**_FACTORISATION, "latent": size} for size in sizes)]

@@ -1,6 +1,7 @@
 """Closed-form adapters: Bayesian regression of a feature's values on the rows' activations.
 
-``ClosedFormAdapter`` is the base of ``BayesHead`` (``bayes``), here, and of ``chn-bayes``.
+``BayesHead`` (``bayes``) is here; ``chn_bayes`` derives the default adapter from the same base,
+``ClosedFormAdapter``.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from headstart.linalg.ragged import segment_sum
 
 BLEND = "chn-bayes-blend"  # the name of the blend with the closed form, a candidate of "auto"
 
-_SHRINK = 4.0  # zeros that the mean over a context includes
+_SHRINK = 4.0  # observations of 0 in the mean over a context, which shrink it
 
 _RESIDUAL_SCALE = 3.0  # scales residuals of ratings to about ±1
 

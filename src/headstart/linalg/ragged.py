@@ -1,6 +1,7 @@
 """Sums and products over ragged batches (``Cells``), in blocks that fit into memory.
 
-*Lines* are the rows of ``Cells``; every observation of a line points at a row of a table by its ``index``.
+``Cells`` is a ragged batch: each of its *lines* has some observations, and the ``index`` of an observation
+is a row of another matrix, here called the table.
 """
 
 from __future__ import annotations

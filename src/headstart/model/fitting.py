@@ -68,7 +68,7 @@ from headstart.training.judge import Judgement
 from headstart.training.recipe import AUTO, TrainedParts, feature_batch, modelled_table, train, train_best
 from headstart.training.row_prior import fit_row_prior
 
-MIN_FEATURES = 4  # with observations, in a table that can be fitted
+MIN_FEATURES_TO_FIT = 4  # with observations, in a table that can be fitted
 
 CHECKPOINT_FACTS = "fit.json"
 
@@ -152,9 +152,9 @@ def split_features(
     Features without observations are in neither part. If ``meta_share`` is None, all others are in both.
     """
     observed = np.flatnonzero(global_sum(torch.from_numpy(table.counts)))
-    if len(observed) < MIN_FEATURES:
+    if len(observed) < MIN_FEATURES_TO_FIT:
         raise InputError(
-            f"the table has {len(observed)} features with observations; at least {MIN_FEATURES} are "
+            f"the table has {len(observed)} features with observations; at least {MIN_FEATURES_TO_FIT} are "
             "needed, some to train the backbone and some to learn how to add new ones"
         )
     if meta_share is None:

@@ -29,8 +29,7 @@ from headstart.model.inputs import (
     require_clock,
 )
 from headstart.model.levels import category_columns, columns_of, expand_new_features
-from headstart.model.state import NO_ERRORS as NOT_JUDGED
-from headstart.model.state import ErrorSums, ModelState
+from headstart.model.state import NO_ERRORS, ErrorSums, ModelState
 from headstart.model.updates import describe_surprises
 from headstart.service.errors import Problem, error_at
 from headstart.service.live_model import LiveModel, LiveState, apply
@@ -58,7 +57,7 @@ class Plan:
     """The effect of a checked change, and its answer."""
 
     delta: Delta
-    arrived: ErrorSums = NOT_JUDGED  # prediction errors of its observations
+    arrived: ErrorSums = NO_ERRORS  # prediction errors of its observations
     answer: dict[str, Any] = field(default_factory=dict)  # fields of the response; it has no names of rows
     warning: str | None = None
 

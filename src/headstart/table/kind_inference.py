@@ -1,4 +1,8 @@
-"""Infer the kind of each feature from its values."""
+"""Infer the kind of each feature from its values.
+
+``resolve_kinds`` assigns the kinds that the user gives, refuses codes for missing values, infers the other
+kinds and unifies those of similar features, then computes limits of ratings, margins, centers and scales.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +61,7 @@ def on_grid(features: NDArray[np.int64], values: NDArray[np.float64], count: int
     >>> on_grid(np.array([0, 0, 0, 1, 1, 1]), np.array([0.5, 1.0, 2.5, 0.1, 0.5, 0.6001]), 2)
     array([ True, False])
     """
-    low, high, step = np.full(count, np.inf), np.full(count, -np.inf), np.full(count, np.inf)
-    np.minimum.at(low, features, values)
-    np.maximum.at(high, features, values)
+    (low, high), step = range_by_feature(features, values, count), np.full(count, np.inf)
     same = features[1:] == features[:-1]
     integers = np.bincount(features, values != np.round(values), count) == 0
     with np.errstate(over="ignore", invalid="ignore"):  # very large numbers, which are on no grid
@@ -137,6 +139,31 @@ class InferredKinds(NamedTuple):
     high: NDArray[np.float64]  # (features,)
 
 
+def distinct_by_feature(
+    index: NDArray[Any], values: Floats
+) -> tuple[NDArray[Any], Floats, NDArray[np.int64]]:
+    """Return the distinct values of each feature, and how often each occurs.
+
+    ``index`` (n,) is the position of the feature of each of the ``values`` (n,). The result is three arrays:
+    features, ascending, their values, ascending, and counts.
+    """
+    order = np.lexsort((values, index))
+    feature, value = index[order], values[order]
+    first = np.append(True, (feature[1:] != feature[:-1]) | (value[1:] != value[:-1]))[: len(feature)]
+    starts = np.flatnonzero(first)
+    return feature[starts], value[starts], np.diff(np.append(starts, len(value)))
+
+
+def range_by_feature(
+    index: NDArray[Any], values: NDArray[Any], count: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the smallest and the largest value of each of ``count`` features: ∞ and −∞ without values."""
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(low, index, values)
+    np.maximum.at(high, index, values)
+    return low, high
+
+
 def infer_each(mask: NDArray[np.bool_], index: Positions, values: Floats) -> InferredKinds:
     """Infer the kind of each feature in ``mask`` from its own values, then unify similar features.
 
@@ -147,11 +174,8 @@ def infer_each(mask: NDArray[np.bool_], index: Positions, values: Floats) -> Inf
     real. If the ranges differ, but all values lie on one small grid, the features are ratings of one range.
     """
     count = len(mask)
-    order = np.lexsort((values, index))
-    feature, value = index[order], values[order]
-    new = np.append(True, (feature[1:] != feature[:-1]) | (value[1:] != value[:-1]))
-    # The distinct values of each feature, in order; their differences need double precision.
-    feature, value = feature[new], value[new].astype(np.float64)
+    feature, value, _ = distinct_by_feature(index, values)
+    value = value.astype(np.float64)  # for differences of values
     distinct, enough = (
         np.bincount(feature, minlength=count),
         np.bincount(index, minlength=count) >= MAX_LEVELS,
@@ -161,10 +185,7 @@ def infer_each(mask: NDArray[np.bool_], index: Positions, values: Floats) -> Inf
     rating = (
         mask & ~binary & enough & (distinct > 1) & (distinct <= MAX_LEVELS) & on_grid(feature, value, count)
     )
-    low, high = np.full(count, np.inf), np.full(count, -np.inf)
-    np.minimum.at(low, feature, value)
-    np.maximum.at(high, feature, value)
-    inferred = InferredKinds(binary, rating, low, high)
+    inferred = InferredKinds(binary, rating, *range_by_feature(feature, value, count))
     whole = mask & (np.bincount(feature, value != np.round(value), count) == 0)
     _unify_whole_numbers(inferred, whole, feature, value)
     return inferred
@@ -245,10 +266,7 @@ def sample_values(index: Positions, values: Floats, width: int) -> tuple[Positio
 
 def _few_values(index: NDArray[Any], values: Floats) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return distinct values of each feature, sorted: the first ones, the last, and one that is not whole."""
-    order = np.lexsort((values, index))
-    feature, value = index[order], values[order]
-    new = np.append(True, (feature[1:] != feature[:-1]) | (value[1:] != value[:-1]))[: len(feature)]
-    feature, value = feature[new], value[new]
+    feature, value, _ = distinct_by_feature(index, values)
     starts = np.flatnonzero(np.append(True, feature[1:] != feature[:-1])[: len(feature)])
     ends = np.append(starts[1:], len(feature))
     rank = np.arange(len(feature)) - np.repeat(starts, ends - starts)
@@ -448,11 +466,8 @@ def _refuse_codes(
         if len(codes := find_codes(distinct, counts)):
             raise _far_from_others(codes, distinct, None, local_values)
         return
-    order = np.lexsort((values, index))
-    feature, value = index[order], values[order].astype(np.float64)
-    new = np.flatnonzero(np.append(True, (feature[1:] != feature[:-1]) | (value[1:] != value[:-1])))
-    counts = np.diff(np.append(new, len(value)))
-    feature, value = feature[new], value[new]
+    feature, value, counts = distinct_by_feature(index, values)
+    value = value.astype(np.float64)
     starts = np.flatnonzero(np.append(True, feature[1:] != feature[:-1]))
     ends = np.append(starts[1:], len(feature))
     few = (ends - starts >= 3) & (ends - starts <= MAX_LEVELS + MAX_CODES)
@@ -573,10 +588,8 @@ def _compute_rating_limits(partial: _PartialKinds, features: Names, index: Posit
     mask = partial.of_type(KindType.RATING, np.isnan(partial.second)).get(RATING)
     if mask is None:
         return
-    low, high = np.full(len(features), np.inf), np.full(len(features), -np.inf)
     selected = mask[index]
-    np.minimum.at(low, index[selected], values[selected])
-    np.maximum.at(high, index[selected], values[selected])
+    low, high = range_by_feature(index[selected], values[selected], len(features))
     constant = mask & ~(high > low)
     if constant.any():
         name = features[int(np.argmax(constant))]

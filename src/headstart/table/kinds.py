@@ -1,7 +1,8 @@
 """Kinds of features: their possible values, and their scale in models.
 
-A ``Margin`` maps the values of a kind to numbers, which models describe by one of three types of columns. A
-``Kind`` is a margin with an affine scale. ``KINDS`` lists the kinds: to add one, write a margin.
+A ``Margin`` maps the values of a kind to numbers, which models describe by one of four types of columns
+(``KindType``). A ``Kind`` is a margin with an affine scale. ``KINDS`` lists the kinds: to add one, write a
+margin.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ TOLERANCE = 1e-9  # rounding error allowed beyond the limits of a rating, relati
 class Margin:
     """The values of a kind, and the monotone function that maps them to numbers.
 
-    Models describe numbers, as one of three types. A subclass is one kind: it defines its name, its type and,
+    Models describe numbers, as one of four types. A subclass is one kind: it defines its name, its type and,
     unless numbers are the values themselves, the function and its inverse. ``KINDS`` lists the subclasses.
     """
 

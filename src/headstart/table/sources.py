@@ -145,7 +145,7 @@ class Source(ABC):
     own_names: tuple[object, ...]  # the names of the columns in the source, before normalisation
     missing: MissingCodes = NO_CODES  # values of ``numbers`` in ``batches`` that become null
     notes: tuple[str, ...] = ()  # on parts that are left out or changed
-    place_of_copy: TemporaryDirectory[str] | None = None  # of a source that was copied from an address
+    _temporary_folder: TemporaryDirectory[str] | None = None  # of a copy; exists as long as the source does
 
     @abstractmethod
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -754,7 +754,7 @@ def _open_copy(address: str, opened: Callable[[Path], Source]) -> Source:
         source = opened(copy_path)
     except InputError as error:
         raise type(error)(str(error).replace(str(copy_path), address)) from None
-    source.label, source.place_of_copy = address, place
+    source.label, source._temporary_folder = address, place
     return source
 
 

@@ -20,7 +20,7 @@ from headstart.training.calibration import Outcome
 from headstart.training.episodes import Tasks
 from headstart.training.meta_training import validation_episodes
 
-MIN_FEATURES = 12  # of a table, to compare candidates
+MIN_FEATURES_TO_JUDGE = 12  # of a table, to compare candidates
 
 _FOLD_SHARE = 0.15  # fraction of the features held out in one fold
 

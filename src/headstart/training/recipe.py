@@ -63,7 +63,7 @@ from headstart.training.calibration import Calibration, Outcome
 from headstart.training.cross_fitted_heads import cross_fit_heads
 from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks, sample_features
 from headstart.training.judge import (
-    MIN_FEATURES,
+    MIN_FEATURES_TO_JUDGE,
     CandidateOutcomes,
     Judgement,
     beats,
@@ -487,7 +487,7 @@ class Judge:
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table."""
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
-        if len(np.unique(self.groups[self.features])) < MIN_FEATURES or self.has_clicks:
+        if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE or self.has_clicks:
             no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
             return Choice(recipe, adapter, no_comparison)
         candidates = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
