@@ -15,6 +15,7 @@ Limits = Callable[..., None]  # the fixture ``limits``, which sets limits until 
 
 # Each limit with the constants that hold it, as "module:constant", several separated by blanks.
 _PLACES = {
+    "posix_locks": "files:fcntl",
     # table
     "csv_block_bytes": "table.sources:BLOCK",
     "records_per_batch": "table.sources:BATCH",

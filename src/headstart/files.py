@@ -315,20 +315,26 @@ _thread = _ThreadLocks()
 def lock_folder(
     folder: Path, owner: object = None, *, create: bool = False, busy: str | None = None
 ) -> Iterator[FolderLock]:
-    """Hold an exclusive lock on a folder during the block. On systems without ``fcntl`` there is no lock.
+    """Hold an exclusive lock on a folder during the block.
+
+    The lock is one of the operating system on the folder itself, or without ``fcntl`` (Windows) on a file
+    beside it with the ending ``.lock``; it ends with the process.
 
     The same ``owner`` may lock a folder again in the same thread; another owner in this thread would wait
     forever and gets a ``BusyError``. Other threads and processes wait for the lock; if ``busy`` is given,
     they get a ``BusyError`` with this message instead. ``create`` makes a missing folder.
     """
-    if fcntl is None:
-        if create:
-            make_folder(folder)
-        yield FolderLock(owner)
-        return
     present = _own_lock(folder, owner)
     if present is not None:
         yield present
+        return
+    if fcntl is None:
+        with _lock_file_beside(folder, create, busy) as identity:
+            lock = _thread.locks[identity] = FolderLock(owner)
+            try:
+                yield lock
+            finally:
+                _thread.locks.pop(identity, None)
         return
     handle = _acquire(folder, create, busy)
     identity = _identity(os.fstat(handle))
@@ -341,6 +347,28 @@ def lock_folder(
             _handles.remove(handle)
             fcntl.flock(handle, fcntl.LOCK_UN)  # a child that was just forked may not have closed its copy
             os.close(handle)
+
+
+@contextmanager
+def _lock_file_beside(folder: Path, create: bool, busy: str | None) -> Iterator[tuple[int, int]]:
+    """Lock a file beside the folder during the block, and yield the identity of the folder."""
+    from filelock import FileLock, Timeout
+
+    with explain_storage_error(folder):
+        if create:
+            make_folder(folder)
+        place = folder.resolve()
+        lock = FileLock(place.with_name(f"{place.name}.lock"))
+        try:
+            lock.acquire(timeout=-1 if busy is None else 0)
+        except Timeout:
+            raise BusyError(str(busy)) from None
+    try:
+        with explain_storage_error(folder):
+            identity = _identity(folder.stat())
+        yield identity
+    finally:
+        lock.release()
 
 
 def _own_lock(folder: Path, owner: object) -> FolderLock | None:
