@@ -235,7 +235,7 @@ _TYPE_NAMES = {
 }
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """The type and shape of a tensor in a file."""
 
     dtype: torch.dtype
@@ -247,12 +247,14 @@ class Layout(NamedTuple):
         return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
 
 
-def order_tensors(layouts: Mapping[str, Layout]) -> list[str]:
+def order_tensors(layouts: Mapping[str, TensorLayout]) -> list[str]:
     """Return the names of tensors in the order of a file: wide numbers first, so that all are aligned."""
     return sorted(layouts, key=lambda name: (-layouts[name].dtype.itemsize, name))
 
 
-def write_tensors(path: Path, layouts: Mapping[str, Layout], pieces: Iterable[Tensor]) -> tuple[str, int]:
+def write_tensors(
+    path: Path, layouts: Mapping[str, TensorLayout], pieces: Iterable[Tensor]
+) -> tuple[str, int]:
     """Write tensors atomically from consecutive ``pieces``, in the order of ``order_tensors(layouts)``.
 
     Returns the SHA-256 digest of the file and its size.

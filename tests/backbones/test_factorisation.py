@@ -546,7 +546,7 @@ def test_training_leaves_nothing_behind_but_parameters_and_buffers() -> None:
 
 def test_one_row_is_what_it_is_among_others() -> None:
     """A single row has a form of its own, which must give the same numbers."""
-    from headstart.core.types import RowBelief
+    from headstart.core.types import RowPrior
 
     torch.manual_seed(0)
     kinds = torch.tensor([1, 1, 2, 2, 1])
@@ -556,8 +556,8 @@ def test_one_row_is_what_it_is_among_others() -> None:
     cells = Cells.from_pairs(
         torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 2, 4, 1, 3]), torch.rand(5), 3, 5
     )
-    belief = RowBelief(torch.randn(3, 3), 0.5 * torch.eye(3))
-    for believed in (None, belief):
+    row_prior = RowPrior(torch.randn(3, 3), 0.5 * torch.eye(3))
+    for believed in (None, row_prior):
         every = backbone.states_from_heads(cells, heads, kinds, own, believed)
         for row in range(3):
             at = torch.tensor([row])

@@ -99,7 +99,7 @@ def test_noise_is_rarely_let_in_and_harmless_then(seed: int) -> None:
     state = state_of(model)
     prior = fit_row_prior(state.backbone, state.knowledge, encoded, (1, 1, 1))
     if prior is not None:
-        assert float(prior.belief(encoded).shift.std(0).norm()) < 0.3
+        assert float(prior.prior_of(encoded).shift.std(0).norm()) < 0.3
 
 
 def test_new_rows_bring_metadata_and_all_is_saved(tmp_path: Path) -> None:

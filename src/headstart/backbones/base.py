@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headstart.config import Config
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
-from headstart.core.types import Description, Heads, OneRow, OneState, RowBelief, RowParts, RowStates
+from headstart.core.types import Description, Heads, OneRow, OneState, RowParts, RowPrior, RowStates
 from headstart.errors import UnsupportedError
 from headstart.linalg.array_ops import Array
 from headstart.linalg.ragged import PER_NUMBER
@@ -165,7 +165,7 @@ class Backbone(nn.Module, ABC):
         heads: Heads,
         kinds: Tensor,
         backbone_positions: Tensor,
-        belief: RowBelief | None = None,
+        row_prior: RowPrior | None = None,
     ) -> RowStates:
         """Compute the states of rows from ``heads`` instead of the backbone's own.
 
@@ -181,8 +181,8 @@ class Backbone(nn.Module, ABC):
             (heads,): their kinds.
         backbone_positions : Tensor
             (heads,): the position of each head's feature among the backbone's features, -1 for others.
-        belief : RowBelief, optional
-            A further prior of these rows, from their metadata.
+        row_prior : RowPrior, optional
+            The prior of these rows given their metadata. Its covariance replaces the backbone's.
         """
         self._cannot("compute states from other heads than its own")
 
@@ -190,12 +190,12 @@ class Backbone(nn.Module, ABC):
         self,
         row: OneRow,
         known: Array,
-        belief: tuple[Array, Array] | None = None,
+        row_prior: tuple[Array, Array] | None = None,
     ) -> OneState:
         """Compute the state of a single row in numpy: ``states_from_heads`` without the overhead of tensors.
 
-        ``known`` holds the positions of the backbone's own features that the row observed; ``belief`` is
-        the shift and the covariance of a ``RowBelief``.
+        ``known`` holds the positions of the backbone's own features that the row observed; ``row_prior`` is
+        the shift and the covariance of a ``RowPrior``.
         """
         self._cannot("compute the state of a single row")
 
@@ -205,7 +205,7 @@ class Backbone(nn.Module, ABC):
         heads: Heads,
         kinds: Tensor,
         backbone_positions: Tensor,
-        belief: RowBelief | None = None,
+        row_prior: RowPrior | None = None,
     ) -> RowParts:
         """Decompose the activation of one row into contributions; parameters as in ``states_from_heads``."""
         self._cannot("explain a row")

@@ -34,7 +34,7 @@ from headstart.backbones.signature import Signature
 from headstart.core.clicks import ZERO_WEIGHT, count_clicks, estimate_exposure, is_click
 from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.networks import initial_tensor
-from headstart.core.types import Description, Heads, OneRow, OneState, RowBelief, RowParts, RowStates
+from headstart.core.types import Description, Heads, OneRow, OneState, RowParts, RowPrior, RowStates
 from headstart.linalg.array_ops import Array, namespace
 from headstart.linalg.packed import inverse, outer_products, pack, unpack
 from headstart.linalg.ragged import groups_of_similar_counts
@@ -176,16 +176,16 @@ class Factorisation(Backbone):
 
     def posterior_of_rows(self, cells: Cells, signature: Tensor | None = None) -> RowPosterior:
         """Compute the posteriors of rows' factors given the backbone's own heads."""
-        prior = self.row_prior(self.signature(cells) if signature is None else signature)
+        prior = self.factor_prior(self.signature(cells) if signature is None else signature)
         rows = RowBatch(cells, self.head_moments())
         return row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
 
-    def row_prior(self, signature: Tensor, belief: RowBelief | None = None) -> FactorPrior:
+    def factor_prior(self, signature: Tensor, row_prior: RowPrior | None = None) -> FactorPrior:
         """Return the prior of the factors of rows with a ``signature`` (rows, size), in the same dtype."""
         mean = signature @ self.row_map.to(signature)
         covariance = self.row_covariance.to(signature)
-        if belief is not None:
-            mean, covariance = mean + belief.shift.to(signature), belief.covariance.to(signature)
+        if row_prior is not None:
+            mean, covariance = mean + row_prior.shift.to(signature), row_prior.covariance.to(signature)
         return FactorPrior(mean, pack(covariance), inverse(covariance))
 
     def prior_means(self, cells: Cells) -> Tensor:
@@ -200,7 +200,7 @@ class Factorisation(Backbone):
         heads: Heads,
         kinds: Tensor,
         backbone_positions: Tensor,
-        belief: RowBelief | None = None,
+        row_prior: RowPrior | None = None,
     ) -> RowStates:
         """Compute the states of rows from ``heads`` instead of the backbone's own.
 
@@ -209,14 +209,16 @@ class Factorisation(Backbone):
         """
         known = self._backbone_cells(cells, backbone_positions)
         if len(cells) == 1:
-            return self._state_from_heads(cells, known, heads.take(cells.index), kinds[cells.index], belief)
+            return self._state_from_heads(
+                cells, known, heads.take(cells.index), kinds[cells.index], row_prior
+            )
         if not len(cells):
             return self.batch_states(known)
         moments = HeadMoments.of(heads, kinds, self.trained_zeros)
         parts, order = [], []
         for group in groups_of_similar_counts(cells.counts, moments.second.shape[1], budget=_NUMBERS_AT_ONCE):
             signature = self.signature(known.take(group)).double()
-            prior = self.row_prior(signature, None if belief is None else belief.take(group))
+            prior = self.factor_prior(signature, None if row_prior is None else row_prior.take(group))
             rows = PaddedRows(cells.take(group), moments)
             posterior = row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
             states = self._states(posterior, signature, cells.take(group), kinds)
@@ -225,7 +227,7 @@ class Factorisation(Backbone):
         return RowStates.concatenate(parts).take(torch.argsort(torch.cat(order)))
 
     def _state_from_heads(
-        self, cells: Cells, known: Cells, heads: Heads, kinds: Tensor, belief: RowBelief | None
+        self, cells: Cells, known: Cells, heads: Heads, kinds: Tensor, row_prior: RowPrior | None
     ) -> RowStates:
         """Compute the state of a single row, with one head for each of its observations."""
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
@@ -237,17 +239,19 @@ class Factorisation(Backbone):
             kinds.numpy(),
             None if cells.weights is None else cells.weights.double().numpy(),
         )
-        shift = None if belief is None else (belief.shift[0].numpy(), belief.covariance.numpy())
+        shift = None if row_prior is None else (row_prior.shift[0].numpy(), row_prior.covariance.numpy())
         return RowStates.of_one(self.state_of_one(row, known.index.numpy(), shift), self.weight.dtype)
 
-    def state_of_one(self, row: OneRow, known: Array, belief: tuple[Array, Array] | None = None) -> OneState:
+    def state_of_one(
+        self, row: OneRow, known: Array, row_prior: tuple[Array, Array] | None = None
+    ) -> OneState:
         """Compute the state of a single row in numpy, as ``states_from_heads`` does."""
         signature = self.signature.of_one(known)
         mean = signature @ self.row_map.numpy()
-        if belief is None:
+        if row_prior is None:
             prior = FactorPrior(mean, *self._cached_numpy_prior())
         else:
-            prior = FactorPrior(mean + belief[0], *_numpy_prior(torch.from_numpy(belief[1])))
+            prior = FactorPrior(mean + row_prior[0], *_numpy_prior(torch.from_numpy(row_prior[1])))
         rows = SingleRow(row, self._numpy_zeros)
         posterior = row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
         state = OneState(*self._state_parts(posterior, signature))
@@ -311,7 +315,7 @@ class Factorisation(Backbone):
         heads: Heads,
         kinds: Tensor,
         backbone_positions: Tensor,
-        belief: RowBelief | None = None,
+        row_prior: RowPrior | None = None,
     ) -> RowParts:
         """Decompose the factors of one row into the contributions of its observations."""
         known = self._backbone_cells(cells, backbone_positions)
@@ -319,10 +323,10 @@ class Factorisation(Backbone):
         signature = self.signature(known)
         usual = self.prior_means(empty_row)[0].double()
         choice = (signature @ self.row_map)[0].double() - usual
-        metadata = torch.zeros_like(usual) if belief is None else belief.shift[0].double()
+        metadata = torch.zeros_like(usual) if row_prior is None else row_prior.shift[0].double()
         contributions = row_contributions(
             RowBatch(cells, HeadMoments.of(heads, kinds, self.trained_zeros)),
-            self.row_prior(signature, belief),
+            self.factor_prior(signature, row_prior),
             self.row_passes,
             usual,
             torch.stack([choice, metadata]),

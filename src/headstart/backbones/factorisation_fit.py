@@ -167,7 +167,7 @@ def sweep_rows(
         batch = RowBatch(block.cells, moments)
         now = row_posterior(
             batch,
-            backbone.row_prior(signatures[block.rows]),
+            backbone.factor_prior(signatures[block.rows]),
             passes=1,
             start=rows.at(block.rows),
             noisy=backbone.noisy_rows,

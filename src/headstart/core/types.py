@@ -103,19 +103,19 @@ def add_cubic_terms(numbers: A, bends: A) -> A:
 
 
 @dataclass(frozen=True)
-class RowBelief:
+class RowPrior:
     """Prior of the activations of some rows given their metadata, relative to the backbone's prior."""
 
     shift: Tensor  # (rows, width): added to the backbone's prior mean
     covariance: Tensor  # (width, width): replaces the backbone's prior covariance
 
-    def take(self, rows: Tensor) -> RowBelief:
+    def take(self, rows: Tensor) -> RowPrior:
         """Return the prior of these rows."""
-        return RowBelief(self.shift[rows], self.covariance)
+        return RowPrior(self.shift[rows], self.covariance)
 
 
 @dataclass(frozen=True)
-class RowPrior:
+class RowPriorRegression:
     """Regression of rows' activations on the informative columns of their metadata."""
 
     matrix: Tensor  # (columns with cubic terms, width)
@@ -124,9 +124,9 @@ class RowPrior:
     bends: Tensor  # (columns,): mask of the columns with cubic terms
     gains: Tensor  # (metadata columns,): fraction of the error that each explains; 0 if it is not used
 
-    def belief(self, encoded: Tensor) -> RowBelief:
+    def prior_of(self, encoded: Tensor) -> RowPrior:
         """Return the prior of rows with the ``encoded`` metadata (rows, columns)."""
-        return RowBelief(add_cubic_terms(encoded, self.bends) @ self.matrix + self.constant, self.covariance)
+        return RowPrior(add_cubic_terms(encoded, self.bends) @ self.matrix + self.constant, self.covariance)
 
 
 class OneHead(NamedTuple):

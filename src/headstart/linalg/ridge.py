@@ -152,31 +152,33 @@ class LooRidge:
             _LINES_TO_CHOOSE, encoded, targets, weights, group=self._processes
         )
         weights = _relative(weights)
-        goal = targets.double() @ root.double()
+        targets = targets.double() @ root.double()
         parts = [group.design(encoded) for group in self.groups]
         if len(self.groups) > _MAX_GROUPS:
-            parts = self._pool(parts, goal, weights)
-        level = _critical_value(self.tried, len(goal))
-        design = torch.cat([*parts, goal.new_ones(len(goal), 1)], dim=1)
-        owner = torch.cat([torch.full((part.shape[1],), g) for g, part in enumerate(parts)])
-        owner = torch.cat([owner, torch.tensor([-1])])
+            parts = self._pool(parts, targets, weights)
+        critical_value = _critical_value(self.tried, len(targets))
+        design = torch.cat([*parts, targets.new_ones(len(targets), 1)], dim=1)
+        group_of_column = torch.cat([torch.full((part.shape[1],), g) for g, part in enumerate(parts)])
+        group_of_column = torch.cat([group_of_column, torch.tensor([-1])])
         for _ in range(_PASSES):
             before = self.strengths.clone()
             for g, part in enumerate(parts):
                 if part.shape[1]:
-                    best = _best_strength(design, owner, self.strengths, g, goal, weights, level)
+                    best = _best_strength(
+                        design, group_of_column, self.strengths, g, targets, weights, critical_value
+                    )
                     self.strengths[g], self.gains[g] = best
             if torch.equal(before, self.strengths):
                 break
 
-    def _pool(self, parts: list[Tensor], goal: Tensor, weights: Tensor) -> list[Tensor]:
+    def _pool(self, parts: list[Tensor], targets: Tensor, weights: Tensor) -> list[Tensor]:
         """Replace the groups that reduce the error least by one group; return the parts of the new groups."""
         gains = torch.zeros(len(parts))
         for width in sorted({part.shape[1] for part in parts} - {0}):
             alike = [g for g, part in enumerate(parts) if part.shape[1] == width]
-            for block in torch.split(torch.tensor(alike), max(1, _NUMBERS_AT_ONCE // (len(goal) * width))):
+            for block in torch.split(torch.tensor(alike), max(1, _NUMBERS_AT_ONCE // (len(targets) * width))):
                 stack = torch.stack([parts[g] for g in block.tolist()])
-                gains[block] = _gains_alone(stack, goal, weights).float()
+                gains[block] = _gains_alone(stack, targets, weights).float()
         order = torch.argsort(gains, descending=True).tolist()
         separate, pooled = sorted(order[: _MAX_GROUPS - 1]), sorted(order[_MAX_GROUPS - 1 :])
         columns = torch.cat([self.groups[g].columns for g in pooled])
@@ -240,9 +242,9 @@ class LooRidge:
 
     def _predict_left_out(self, design: Tensor, targets: Tensor, leverage: Tensor) -> Tensor:
         """Compute leave-one-out predictions from the ``leverage`` (lines,) of each line: (lines, size)."""
-        goal = targets.double()
-        residual = goal - design @ self.coefficients
-        loo: Tensor = goal - residual / (1 - leverage.clamp(0, 1 - 1e-6))[:, None]
+        exact = targets.double()
+        residual = exact - design @ self.coefficients
+        loo: Tensor = exact - residual / (1 - leverage.clamp(0, 1 - 1e-6))[:, None]
         return loo.to(targets.dtype)
 
     def linear_map(self, width: int) -> tuple[Tensor, Tensor]:
@@ -288,62 +290,72 @@ def _critical_value(groups: int, lines: int) -> Tensor:
 
 
 def _best_strength(
-    design: Tensor, owner: Tensor, strengths: Tensor, group: int, goal: Tensor, weights: Tensor, level: Tensor
+    design: Tensor,
+    group_of_column: Tensor,
+    strengths: Tensor,
+    group: int,
+    targets: Tensor,
+    weights: Tensor,
+    critical_value: Tensor,
 ) -> tuple[float, float]:
     """Return the strength of ``group`` with the least leave-one-out error, and the share of error it removes.
 
-    ``owner`` (columns,) is the group of each column of the ``design``, -1 for the constant; the other groups
-    keep their ``strengths``. ``level`` is the critical value for the gain. In the eigenbasis of the group's
-    Schur complement each candidate costs one matrix product.
+    ``group_of_column`` (columns,) is the group of each column of the ``design``, -1 for the constant; the
+    other groups keep their ``strengths``. The ``targets`` (lines, size) are in the metric of predictions, and
+    ``critical_value`` is that of the gain, in standard errors. In the eigenbasis of the group's Schur
+    complement each candidate costs one matrix product.
     """
-    strength_of = strengths[owner.clamp(min=0)]
-    others = (owner == -1) | ((owner != group) & (strength_of > 0))
-    ridge = torch.where(owner == -1, 1 / _CONSTANT_STRENGTH, 1 / strength_of.clamp(min=1e-12).double())
-    rest, columns = design[:, others], design[:, owner == group]
-    weighted_goal = weights[:, None] * goal
+    strength_of = strengths[group_of_column.clamp(min=0)]
+    others = (group_of_column == -1) | ((group_of_column != group) & (strength_of > 0))
+    ridge = torch.where(
+        group_of_column == -1, 1 / _CONSTANT_STRENGTH, 1 / strength_of.clamp(min=1e-12).double()
+    )
+    rest, columns = design[:, others], design[:, group_of_column == group]
+    weighted_targets = weights[:, None] * targets
     lower = torch.linalg.cholesky((rest * weights[:, None]).T @ rest + torch.diag(ridge[others]))
-    half = torch.linalg.solve_triangular(lower, rest.T, upper=False)  # (others, lines)
-    fitted = half.T @ (half @ weighted_goal)
-    leverage = (half**2).sum(0) * weights
-    remaining = columns - half.T @ (half @ (weights[:, None] * columns))  # residuals on the other groups
+    solved = torch.linalg.solve_triangular(lower, rest.T, upper=False)  # (others, lines)
+    fitted = solved.T @ (solved @ weighted_targets)
+    leverage = (solved**2).sum(0) * weights
+    remaining = columns - solved.T @ (solved @ (weights[:, None] * columns))  # residuals on the other groups
     schur = (columns * weights[:, None]).T @ remaining
     values, vectors = torch.linalg.eigh((schur + schur.T) / 2)
     remaining = remaining @ vectors
-    linear = remaining.T @ weighted_goal
-    without = (weights[:, None] * ((goal - fitted) / (1 - leverage).clamp(min=1e-6)[:, None]) ** 2).sum(1)
+    linear = remaining.T @ weighted_targets
+    without = (weights[:, None] * ((targets - fitted) / (1 - leverage).clamp(min=1e-6)[:, None]) ** 2).sum(1)
     best, gain, least = 0.0, 0.0, without.sum()
     for strength in _STRENGTHS.tolist():
         shrunk = 1 / (values.clamp(min=0) + 1 / strength)
         contribution = remaining @ (shrunk[:, None] * linear)
         with_group = leverage + (remaining**2 @ shrunk) * weights
-        residual = (goal - fitted - contribution) / (1 - with_group).clamp(min=1e-6)[:, None]
+        residual = (targets - fitted - contribution) / (1 - with_group).clamp(min=1e-6)[:, None]
         error = (weights[:, None] * residual**2).sum(1)
         if error.sum() < least:
             decrease = without - error
             z_score = decrease.sum() / (decrease.std(correction=0) * len(decrease) ** 0.5).clamp(min=1e-30)
             # By chance, the best of n uninformative groups has a squared correlation of 2·log(n) / lines.
-            chance = level**2 / (2 * len(decrease))
-            if z_score > level and decrease.sum() > chance * without.sum():
+            chance = critical_value**2 / (2 * len(decrease))
+            if z_score > critical_value and decrease.sum() > chance * without.sum():
                 best, gain, least = strength, float(decrease.sum() / without.sum()), error.sum()
     return best, gain
 
 
-def _gains_alone(parts: Tensor, goal: Tensor, weights: Tensor) -> Tensor:
+def _gains_alone(parts: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """Return the gain of each of many groups alone, beside a constant: (groups,).
 
     ``parts`` (groups, lines, width) are the columns of groups of one width. The gains equal those of
-    ``_best_strength`` with the level 0. With the residual a of a line and the contribution r·b of a group,
-    the squared error of the line is |a|² − 2·r·b·a + r·b·bᵀ·rᵀ, so that no array of all targets is needed.
+    ``_best_strength`` with the critical value 0. With the residual a of a line and the contribution r·b of a
+    group, the squared error of the line is |a|² − 2·r·b·a + r·b·bᵀ·rᵀ, so that no array of all targets is
+    needed.
     """
-    half = weights.new_ones(len(goal)) / (weights.sum() + 1 / _CONSTANT_STRENGTH).sqrt()
-    weight, weighted_goal = weights[:, None], weights[:, None] * goal
-    leverage = half**2 * weights
-    residual = goal - half[:, None] * (half @ weighted_goal)
-    remaining = parts - half[:, None] * (half @ (weight * parts))[:, None]
+    solved = weights.new_ones(len(targets)) / (weights.sum() + 1 / _CONSTANT_STRENGTH).sqrt()
+    weight, weighted_targets = weights[:, None], weights[:, None] * targets
+    leverage = solved**2 * weights
+    residual = targets - solved[:, None] * (solved @ weighted_targets)
+    remaining = parts - solved[:, None] * (solved @ (weight * parts))[:, None]
     schur = (parts * weight).mT @ remaining
     values, vectors = torch.linalg.eigh((schur + schur.mT) / 2)
     remaining = remaining @ vectors
-    linear = remaining.mT @ weighted_goal  # (groups, width, size)
+    linear = remaining.mT @ weighted_targets  # (groups, width, size)
     products, gram = residual @ linear.mT, linear @ linear.mT
     squared = (residual**2).sum(1)
     without = weights * squared / (1 - leverage).clamp(min=1e-6) ** 2  # (lines,)

@@ -255,7 +255,7 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     inputs = explained.inputs
     numbers = torch.from_numpy(inputs.numbers)
     positions = torch.where(numbers < backbone.features, numbers, -1)
-    parts = backbone.row_parts(inputs.cells, inputs.heads, inputs.kinds, positions, inputs.belief)
+    parts = backbone.row_parts(inputs.cells, inputs.heads, inputs.kinds, positions, inputs.row_prior)
     head = _with_bias(heads.weight[0], heads.bias[0])
     prior = _prior_heads(fitted, adapter, known)
     activation = explained.state.activation[0].double()

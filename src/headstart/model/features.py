@@ -391,6 +391,24 @@ class FeatureStore(Mapping[str, Feature]):
         # The features of a base that were observed since fit, with this base.
         self._base_since: tuple[Mapping[str, Entry], list[Feature]] | None = None
 
+    @classmethod
+    def from_entries(
+        cls,
+        entries: Mapping[str, Entry],
+        arena: Arena[Heads],
+        slots: NDArray[np.int64],
+        facts: NDArray[np.float64],
+        backbone_features: Names,
+    ) -> FeatureStore:
+        """Return a store of ``entries``, whose heads are in ``arena``.
+
+        ``slots`` (numbers, 2) and ``facts`` (numbers, 4) are those of the entries, by number.
+        """
+        store = cls(arena.take(slice(0, 0)), backbone_features)
+        store._base, store._arena = entries, arena
+        store._slots, store._facts = PersistentArray(slots), PersistentArray(facts)
+        return store
+
     @property
     def columns(self) -> FeatureColumns:
         """The properties of all features as arrays, by the slots of their current heads."""
@@ -447,10 +465,13 @@ class FeatureStore(Mapping[str, Feature]):
     def __getitem__(self, name: object) -> Feature:
         return self._find(name).feature
 
+    def _entry(self, name: str) -> Entry | None:
+        return self._recent.get(name) or self._base.get(name)
+
     def _find(self, name: object) -> Entry:
         # The exact name comes first, as in ``Names``.
         key = name if isinstance(name, str) and name in self else as_name(name, "feature")
-        entry = self._recent.get(key) or self._base.get(key)
+        entry = self._entry(key)
         if entry is None and (columns := self.categories.get(key)):
             raise UnknownNameError(
                 f"feature {key!r} is a category; name one of its levels, as {columns[0]!r}"
@@ -538,7 +559,7 @@ class FeatureStore(Mapping[str, Feature]):
         for feature, slot, number in zip(
             features, slots, self._assign_numbers(features, numbers or {}), strict=True
         ):
-            old = after._recent.get(feature.name) or after._base.get(feature.name)
+            old = after._entry(feature.name)
             if old is not None:
                 entries.append(old._replace(feature=feature, slot=slot))
             else:
@@ -598,9 +619,7 @@ class FeatureStore(Mapping[str, Feature]):
             self._slots = self._slots.extend(np.full((more, 2), -1))
             self._facts = self._facts.extend(np.zeros((more, 4)))
         self._slots = self._slots.put(numbers, np.array([entry.slots for entry in entries]).reshape(-1, 2))
-        olds = (
-            self._recent.get(entry.feature.name) or self._base.get(entry.feature.name) for entry in entries
-        )
+        olds = (self._entry(entry.feature.name) for entry in entries)
         same = (
             old is not None and old.facts == entry.facts for old, entry in zip(olds, entries, strict=True)
         )
@@ -616,7 +635,7 @@ class FeatureStore(Mapping[str, Feature]):
         """Return the numbers of features in the store, and new or ``chosen`` numbers for the others."""
         numbers, next_number = [], self.next_number
         for feature in features:
-            entry = self._recent.get(feature.name) or self._base.get(feature.name)
+            entry = self._entry(feature.name)
             if entry is not None:
                 numbers.append(entry.number)
             elif feature.in_backbone:

@@ -341,8 +341,8 @@ def _row_states(knowledge: Knowledge, backbone: Backbone, row_metadata: RowMetad
     if row_metadata is None or row_metadata.prior is None or not backbone.reads_any_head:
         return knowledge.states
     features = torch.arange(len(knowledge.kinds))
-    belief = row_metadata.belief(row_metadata.encoded)
-    return backbone.states_from_heads(knowledge.cells, knowledge.heads, knowledge.kinds, features, belief)
+    row_prior = row_metadata.prior_of(row_metadata.encoded)
+    return backbone.states_from_heads(knowledge.cells, knowledge.heads, knowledge.kinds, features, row_prior)
 
 
 def _start_clock(table: Table, train_features: NDArray[np.int64], half_life: float | None) -> Clock | None:

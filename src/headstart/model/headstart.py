@@ -198,7 +198,7 @@ class Headstart:
 
     fitted_: ModelState
     _lock: threading.RLock  # held by every change
-    _notes: CallLog | None = None  # the changes to write to the folder, inside ``updating``
+    _call_log: CallLog | None = None  # the changes to write to the folder, inside ``updating``
 
     def __init__(
         self,
@@ -363,8 +363,8 @@ class Headstart:
         self._fitted  # noqa: B018 (raises an error before the folder is made)
         check_place(Path(path))
         save(lambda: self._fitted, Path(path), owner=self)
-        if self._notes is not None:
-            self._notes.discard()  # ``path`` may be the folder of ``updating``
+        if self._call_log is not None:
+            self._call_log.discard()  # ``path`` may be the folder of ``updating``
         LOG.info("saved %s", path)
 
     @classmethod
@@ -408,12 +408,12 @@ class Headstart:
         with open_for_changes(Path(path)) as (before, lock):
             model = cls._from_state(before.fitted)
             lock.owner = model
-            model._notes = notes = CallLog(before.fitted)
+            model._call_log = notes = CallLog(before.fitted)
             try:
                 model.set_encoders(encoders or {})
                 yield model
             finally:
-                model._notes = None  # a change after the block is not written to the folder
+                model._call_log = None  # a change after the block is not written to the folder
             with model._lock:
                 calls = notes.calls(model._fitted)
                 if calls is None or not append_changes(before, calls):
@@ -445,8 +445,8 @@ class Headstart:
             if fitted.schema is not None:
                 fitted.schema.check_encoders(by_column)
             after = replace(fitted, encoders={**fitted.encoders, **by_column})
-            if self._notes is not None:
-                self._notes.record_unsaved(fitted, after)
+            if self._call_log is not None:
+                self._call_log.record_unsaved(fitted, after)
             self.fitted_ = after
 
     @property
@@ -1506,7 +1506,7 @@ class Headstart:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy, without the lock and the changes to write to a folder."""
-        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_notes")}
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_call_log")}
 
     @property
     def _fitted(self) -> ModelState:
@@ -1520,8 +1520,8 @@ class Headstart:
 
     def _change(self, after: ModelState, call: Callable[[], Call]) -> None:
         """Replace the state, and note the call for the journal inside ``updating``."""
-        if self._notes is not None:
-            self._notes.record(self.fitted_, after, call())
+        if self._call_log is not None:
+            self._call_log.record(self.fitted_, after, call())
         self.fitted_ = after
 
     @contextmanager
@@ -1531,10 +1531,10 @@ class Headstart:
         The caller holds the lock.
         """
         before, trial = self._fitted, copy(self)
-        trial._notes = CallLog(before)
+        trial._call_log = CallLog(before)
         yield trial
-        if self._notes is not None:
-            self._notes.record(before, trial.fitted_, *(trial._notes.calls(trial.fitted_) or ()))
+        if self._call_log is not None:
+            self._call_log.record(before, trial.fitted_, *(trial._call_log.calls(trial.fitted_) or ()))
         self.fitted_ = trial.fitted_
 
     def _adapter_settings(self) -> AdapterConfig | Literal["auto"]:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.core.types import Heads, OneRow, OneState, RowBelief, RowStates
+from headstart.core.types import Heads, OneRow, OneState, RowPrior, RowStates
 from headstart.errors import NumericalError
 from headstart.linalg.array_ops import Array, LinAlgError
 from headstart.linalg.packed import last_rows
@@ -187,7 +187,7 @@ class RowInputs(NamedTuple):
     known: Cells  # one line with the observations of the backbone's features, by position in the backbone
     heads: Heads
     kinds: Tensor
-    belief: RowBelief | None  # the prior of the row given its metadata
+    row_prior: RowPrior | None  # the prior of the row given its metadata
 
 
 @torch.no_grad()
@@ -255,13 +255,13 @@ def _learned_activations(fitted: ModelState, cells: Cells) -> Tensor:
     return states.activation[:, fitted.backbone.activation_size :]
 
 
-def _states_by_backbone(fitted: ModelState, cells: Cells, belief: RowBelief | None) -> RowStates:
+def _states_by_backbone(fitted: ModelState, cells: Cells, row_prior: RowPrior | None) -> RowStates:
     """Compute the states of rows whose observations are read by heads of the backbone."""
     knowledge = fitted.knowledge
     positions, index = torch.unique(cells.index, return_inverse=True)
     by_head = replace(cells, index=index, width=len(positions))
     heads, kinds = knowledge.heads.detach().take(positions), knowledge.kinds[positions]
-    return fitted.backbone.states_from_heads(by_head, heads, kinds, positions, belief)
+    return fitted.backbone.states_from_heads(by_head, heads, kinds, positions, row_prior)
 
 
 def _states_by_heads(
@@ -269,14 +269,14 @@ def _states_by_heads(
     cells: Cells,
     slots: NDArray[np.int64],
     facts: NDArray[np.float64],
-    belief: RowBelief | None,
+    row_prior: RowPrior | None,
 ) -> RowStates:
     """Compute the states of rows whose observations are read by references of features."""
     backbone = fitted.backbone
     latent, numbers = backbone.activation_size, cells.index.numpy()
     kinds, as_fitted = _kinds(fitted, facts), facts[:, 3] > 0
     if as_fitted.all():
-        return _states_by_backbone(fitted, cells, belief)
+        return _states_by_backbone(fitted, cells, row_prior)
     if fitted.row_store.width == latent:
         unique, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
         heads = _use_backbone_heads(
@@ -284,14 +284,16 @@ def _states_by_heads(
         )
         by_head = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
         kinds = kinds[torch.from_numpy(first)]
-        return backbone.states_from_heads(by_head, heads, kinds, _backbone_positions(fitted, unique), belief)
+        return backbone.states_from_heads(
+            by_head, heads, kinds, _backbone_positions(fitted, unique), row_prior
+        )
     lines = cells.lines.numpy()
     changed = np.bincount(lines, ~as_fitted, minlength=len(cells)) > 0
     parts, order = [], [np.flatnonzero(~changed), np.flatnonzero(changed)]
     if len(order[0]):
         rows = torch.from_numpy(order[0])
         parts.append(
-            _states_by_backbone(fitted, cells.take(rows), None if belief is None else belief.take(rows))
+            _states_by_backbone(fitted, cells.take(rows), None if row_prior is None else row_prior.take(rows))
         )
     rows, read = torch.from_numpy(order[1]), changed[lines]
     cells, slots, as_fitted, numbers = cells.take(rows), slots[read], as_fitted[read], numbers[read]
@@ -306,7 +308,7 @@ def _states_by_heads(
         )
         heads = _use_backbone_heads(fitted, numbers[span], heads, as_fitted[span])
         by_head = replace(block, index=torch.arange(len(block.index)), width=len(block.index))
-        prior = None if belief is None else belief.take(rows[start:stop])
+        prior = None if row_prior is None else row_prior.take(rows[start:stop])
         parts.append(
             backbone.states_from_heads(
                 by_head, heads, kinds[span], _backbone_positions(fitted, numbers[span]), prior
@@ -315,18 +317,20 @@ def _states_by_heads(
     return RowStates.concatenate(parts).take(torch.from_numpy(np.argsort(np.concatenate(order))))
 
 
-def _row_priors(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowBelief | None:
+def _row_priors(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowPrior | None:
     """Return the prior of rows given their encoded ``metadata``, which is missing if None."""
     model_metadata = fitted.row_metadata
     if model_metadata is None or model_metadata.prior is None:
         return None
-    return model_metadata.belief(model_metadata.schema.encode([{}] * rows) if metadata is None else metadata)
+    return model_metadata.prior_of(
+        model_metadata.schema.encode([{}] * rows) if metadata is None else metadata
+    )
 
 
 def row_prior_of(fitted: ModelState, row: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
     """Return the prior of one row given its metadata, in numpy: the mean's shift, and the covariance."""
     metadata = fitted.row_metadata
-    prior = None if metadata is None else metadata.belief(metadata.encoded[row : row + 1])
+    prior = None if metadata is None else metadata.prior_of(metadata.encoded[row : row + 1])
     return None if prior is None else (prior.shift[0].numpy(), prior.covariance.numpy())
 
 

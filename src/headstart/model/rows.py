@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from headstart.core.types import OneState, RowBelief, RowPrior, RowStates
+from headstart.core.types import OneState, RowPrior, RowPriorRegression, RowStates
 from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.persistent import Arena, PersistentArray, copy_with
 from headstart.table import MetadataSchema
@@ -286,11 +286,11 @@ class RowMetadata:
     schema: MetadataSchema
     encoded: NDArray[np.float32]  # (rows, width)
     lines: pa.Table  # as passed by the user, one line per row
-    prior: RowPrior | None  # None if the metadata is not informative
+    prior: RowPriorRegression | None  # None if the metadata is not informative
 
-    def belief(self, encoded: NDArray[np.float32]) -> RowBelief | None:
+    def prior_of(self, encoded: NDArray[np.float32]) -> RowPrior | None:
         """Return the prior of rows given their encoded metadata (rows, width)."""
-        return None if self.prior is None else self.prior.belief(torch.from_numpy(encoded))
+        return None if self.prior is None else self.prior.prior_of(torch.from_numpy(encoded))
 
     def add(self, records: Sequence[Mapping[str, object]], encoded: NDArray[np.float32]) -> RowMetadata:
         """Return the metadata with ``records`` and ``encoded`` of more rows appended."""

@@ -13,7 +13,8 @@ predictions of these features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -373,7 +374,7 @@ def train_backbone(
     Both results are on ``device``.
     """
     cells = winsorise_cells(table)
-    with seeded(seed):
+    with seed_torch(seed):
         module = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells)).to(device)
     cells, description = move(cells, device), move(describe_features(table), device)
     with compute_on(device):
@@ -427,7 +428,7 @@ def train_adapter(
     shared = ADAPTERS.part_of(config).training_config(config)
     key = shared.model_dump_json()
     if key not in cache:
-        with seeded(seed):
+        with seed_torch(seed):
             cache[key] = build_adapter(shared, knowledge)
         if cache[key].learns:
             with compute_on(knowledge.device):
@@ -701,22 +702,15 @@ def _copy_adapter(adapter: Adapter, knowledge: Knowledge) -> Adapter:
 
     Moving it is not enough: an adapter can cache results on its device.
     """
-    with seeded(0):
+    with seed_torch(0):
         copy = new_adapter(adapter.config, knowledge)
     copy.load_state_dict(adapter.state_dict())
     return copy.eval().requires_grad_(False)
 
 
-class seeded:
+@contextmanager
+def seed_torch(seed: int) -> Iterator[None]:
     """Seed the global random generator inside a block and restore it afterwards."""
-
-    def __init__(self, seed: int) -> None:
-        self._fork = torch.random.fork_rng(devices=[])
-        self._seed = seed
-
-    def __enter__(self) -> None:
-        self._fork.__enter__()
-        torch.manual_seed(self._seed)
-
-    def __exit__(self, *details: object) -> None:
-        self._fork.__exit__(*details)  # type: ignore[arg-type]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

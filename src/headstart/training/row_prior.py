@@ -7,7 +7,7 @@ from torch import Tensor
 
 from headstart.adapters.head_prior import column_gains
 from headstart.backbones.base import Backbone
-from headstart.core.types import Description, Knowledge, RowPrior
+from headstart.core.types import Description, Knowledge, RowPriorRegression
 from headstart.linalg.packed import make_positive_definite
 from headstart.linalg.ridge import LooRidge, make_groups
 
@@ -21,7 +21,7 @@ _MIN_VARIANCE = 0.05  # lower limit of the variance of rows around their predict
 @torch.no_grad()
 def fit_row_prior(
     backbone: Backbone, knowledge: Knowledge, encoded: Tensor, widths: tuple[int, ...]
-) -> RowPrior | None:
+) -> RowPriorRegression | None:
     """Regress the activations of rows on their ``encoded`` metadata (rows, columns).
 
     Return None if metadata does not lower the leave-one-out error. ``LooRidge`` uses a metadata column only
@@ -48,7 +48,7 @@ def fit_row_prior(
     dtype = targets.dtype
     gains = column_gains(regression, widths, bends)
     covariance = _residual_covariance(predicted, weights).to(dtype)
-    return RowPrior(matrix.to(dtype), constant.to(dtype), covariance, bends, gains)
+    return RowPriorRegression(matrix.to(dtype), constant.to(dtype), covariance, bends, gains)
 
 
 def _residual_covariance(predicted: Tensor, weights: Tensor) -> Tensor:

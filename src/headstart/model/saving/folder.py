@@ -36,7 +36,7 @@ from headstart.errors import InputError, ModelFileError, join_names
 from headstart.files import (
     CAN_LOCK,
     FolderLock,
-    Layout,
+    TensorLayout,
     explain_storage_error,
     is_partial,
     left_over,
@@ -177,7 +177,9 @@ def _write(fitted: ModelState, path: Path) -> None:
     tensors = _with_global_indices(model_tensors(fitted), len(fitted.rows))
     local_counts = tensors["contexts/counts"]
     tensors["contexts/counts"] = global_sum(local_counts)
-    layouts = {name: Layout(tensor.dtype, _global_shape(name, tensor)) for name, tensor in tensors.items()}
+    layouts = {
+        name: TensorLayout(tensor.dtype, _global_shape(name, tensor)) for name, tensor in tensors.items()
+    }
     blocks = (
         block
         for name in order_tensors(layouts)
@@ -227,7 +229,7 @@ def _gather_blocks(name: str, part: Tensor, local_counts: Tensor) -> Iterator[Te
 
 
 def _write_weights(
-    folder: Path, layouts: Mapping[str, Layout], pieces: Iterable[Tensor]
+    folder: Path, layouts: Mapping[str, TensorLayout], pieces: Iterable[Tensor]
 ) -> tuple[str, str, int]:
     """Write tensors of these layouts from consecutive pieces; return the file's name, digest and size."""
     digest, size = write_tensors(folder / _UNNAMED_WEIGHTS, layouts, pieces)

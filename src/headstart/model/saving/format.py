@@ -23,7 +23,7 @@ from torch import Tensor
 from headstart.adapters.base import ADAPTERS
 from headstart.backbones.base import BACKBONES
 from headstart.config import Config
-from headstart.core.types import Heads, RowPrior, RowStates
+from headstart.core.types import Heads, RowPriorRegression, RowStates
 from headstart.errors import InputError
 from headstart.model.features import FeatureStore
 from headstart.model.observations import ObservationList, ObservationLists
@@ -288,7 +288,7 @@ def read_row_metadata(facts: ModelFacts, groups: Groups, width: int, rows: int) 
     columns = [column.name for column in schema.columns]
     records = [record or {} for record in records_from(tensors["records"], rows)]
     lines = pa.table({name: as_array([record.get(name) for record in records]) for name in columns})
-    prior = RowPrior(**groups["row_prior"]) if "row_prior" in groups else None
+    prior = RowPriorRegression(**groups["row_prior"]) if "row_prior" in groups else None
     consistent = tensors["metadata"].shape == (rows, schema.width)
     if prior is not None:
         consistent = consistent and (

@@ -26,7 +26,7 @@ from headstart.core.types import Heads, RowStates
 from headstart.errors import HeadstartError
 from headstart.files import MappedFile, file_sha256, open_regular_file, pack_tensors, write_bytes
 from headstart.model.features import Entry, Feature, FeatureStore
-from headstart.model.persistent import Arena, PersistentArray
+from headstart.model.persistent import Arena
 from headstart.model.rows import RowStore
 from headstart.model.saving.assembly import (
     StoredItems,
@@ -270,7 +270,6 @@ class SavedEntries(Mapping[str, Entry]):
 
     def feature_store(self, heads: Heads, backbone_features: Names) -> FeatureStore:
         """Return the store of these features; ``heads`` are their heads, followed by room for new ones."""
-        feature_store = FeatureStore(heads.take(slice(0, 0)), backbone_features)
         numbers = self._arrays["numbers"]
         count = max(len(backbone_features), int(numbers.max(initial=-1)) + 1)
         if numbers.min(initial=0) < 0 or count > len(backbone_features) + len(self):
@@ -279,16 +278,15 @@ class SavedEntries(Mapping[str, Entry]):
         slots[numbers, 0] = current = np.arange(len(self))
         slots[numbers, 1] = np.where(self._references < 0, current, self._references)
         facts[numbers] = self._facts()
-        feature_store._base, feature_store._arena = self, Arena.wrap(heads, len(self))
+        arena = Arena.wrap(heads, len(self))
         if self.references:
             names = ("weight", "bias", "covariance", "noise")
             references = Heads(**{name: self.references.get(name) for name in names})  # type: ignore[arg-type]
-            claimed = feature_store._arena.reserve(len(references))
+            claimed = arena.reserve(len(references))
             if claimed is None:
                 raise ValueError("there is no room for its references")
-            feature_store._arena.write(claimed, references)
-        feature_store._slots, feature_store._facts = PersistentArray(slots), PersistentArray(facts)
-        return feature_store
+            arena.write(claimed, references)
+        return FeatureStore.from_entries(self, arena, slots, facts, backbone_features)
 
     def _facts(self) -> NDArray[np.float64]:
         """Return ``Entry.facts`` of all features: (features, 4)."""
