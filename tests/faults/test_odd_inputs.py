@@ -170,3 +170,45 @@ def test_seeds_that_are_no_whole_numbers(model: Headstart, seed: Any) -> None:
     ):
         with pytest.raises(InputError, match=r"number|integer|greater|less"):
             call()
+
+
+BAD_FILTERS = [5, "genre", [], {"nothing": 1}, {5: 5}, {"genre": None}, {"genre": []}, {"genre": object()}]
+
+
+@pytest.mark.parametrize("where", BAD_FILTERS)
+def test_filters_that_cannot_match(model: Headstart, where: Any) -> None:
+    for call in (lambda: model.recommend("u1", where=where), lambda: model.audience("f1", where=where)):
+        with pytest.raises(InputError, match="where="):
+            call()
+
+
+@pytest.mark.parametrize("value", ["no", None, 2, []])
+def test_options_that_are_neither_true_nor_false(model: Headstart, value: Any) -> None:
+    for call in (
+        lambda: model.recommend("u1", exclude_observed=value),
+        lambda: model.recommend("u1", mixed_kinds=value),
+        lambda: model.audience("f1", exclude_observed=value),
+    ):
+        with pytest.raises(InputError, match="must be True or False"):
+            call()
+
+
+def test_a_filter_finds_whole_numbers_whatever_their_type() -> None:
+    """A column with a missing year is one of floats in pandas."""
+    data = pd.DataFrame(
+        {"row": list("abc") * 4, "feature": ["f1", "f2", "f3", "f4"] * 3, "value": [1, 2, 3] * 4}
+    )
+    films = pd.DataFrame({"feature": ["f1", "f2", "f3", "f4"], "year": [1990, None, 1980, 1970]})
+    table = Table.read(data, metadata=films, kinds="real", quiet=True)
+    model = Headstart(adapter="bayes", quiet=True).fit(table)
+    for year in (1990, 1990.0, "1990", [1990, 1991], np.int64(1990)):
+        ranking = model.recommend("a", where={"year": year}, exclude_observed=False)
+        assert list(ranking.names) == ["f1"]
+
+
+def test_no_rows_and_estimates_of_imputations(model: Headstart) -> None:
+    assert model.sample(rows={}, features=["f1"]).shape == (1, 0, 1)
+    imputed = model.impute(2)
+    for estimate in (None, "mean", lambda _: 1, lambda _: ("a", "b"), lambda _: (1, 2, 3)):
+        with pytest.raises(InputError, match=r"pool\(\)"):
+            imputed.pool(estimate)

@@ -114,8 +114,17 @@ class Imputations(Sequence[Any]):
         Pooled
             The pooled estimate, with the uncertainty of the missing values.
         """
+        if not callable(estimate):
+            raise InputError(f"pool() takes a function of a frame; got {type(estimate).__name__}")
         pairs = [estimate(frame) for frame in self]
-        return pool([value for value, _ in pairs], [variance for _, variance in pairs], degrees)
+        try:
+            numbers = np.array(pairs, dtype=np.float64).reshape(len(self), 2)
+        except (TypeError, ValueError):
+            raise InputError(
+                "the function given to pool() must return two numbers, an estimate and its variance; it "
+                f"returned {pairs[0]!r}"
+            ) from None
+        return pool(numbers[:, 0].tolist(), numbers[:, 1].tolist(), degrees)
 
     def __repr__(self) -> str:
         filled = int((~self.observed).sum())

@@ -154,6 +154,13 @@ def seed_number(seed: object) -> int:
     return int(seed)
 
 
+def truth(value: object, what: str) -> bool:
+    """Return ``value``; raise an error if it is neither True nor False: the text "no" would count as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{option_name(what)} must be True or False; got {value!r}")
+    return bool(value)
+
+
 def tidy_keys(metadata: Mapping[Any, object], columns: list[str]) -> dict[Any, object]:
     """Return ``metadata`` with the spelling of the model's ``columns`` for its keys.
 

@@ -29,7 +29,9 @@ from headstart.model.inputs import (
     as_row_mapping,
     encode_rows,
     is_observations,
+    require_mapping,
     seed_number,
+    truth,
     unique_names,
 )
 from headstart.model.prediction import MAX_LEVEL, predict_features
@@ -37,7 +39,7 @@ from headstart.model.state import ModelState
 from headstart.model.suggestion import Weights, choose_rows, greedy_design
 from headstart.model.titles import feature_titles, row_titles
 from headstart.table import Names
-from headstart.table.kinds import KindType
+from headstart.table.kinds import KindType, is_value
 from headstart.table.names import as_name
 from headstart.training.calibration import LEVELS
 
@@ -495,12 +497,14 @@ def best_features(
 ) -> list[ScoredSlots]:
     """Return, for each row, the slots of the best features, best first, and their scores."""
     columns = fitted.feature_store.columns
+    exclude_observed = truth(exclude_observed, "exclude_observed")
+    mixed_kinds = truth(mixed_kinds, "mixed_kinds")
     slots = _slots_of(fitted, columns, features)
     if len(exclude):
         slots = np.setdiff1d(slots, np.array(fitted.feature_store.slots(exclude), dtype=np.int64))
-    if where:
+    if where is not None:
         stored, schema = columns.features, fitted.schema
-        _require_columns(where, [] if schema is None else [column.name for column in schema.columns])
+        _check_filter(where, [] if schema is None else [column.name for column in schema.columns])
         keep = [_matches(stored[slot].readable_metadata(schema), where) for slot in slots]
         slots = slots[np.array(keep, dtype=bool)]
     if criterion.by != "information" and not mixed_kinds and len(slots):
@@ -687,6 +691,7 @@ def rank_rows(
 ) -> Ranking:
     """Rank rows for one feature, best first; the parameters are those of ``Headstart.audience``."""
     (known,), heads = fitted.feature_store.take([feature])
+    exclude_observed = truth(exclude_observed, "exclude_observed")
     if exclude_observed:
         require_contexts(fitted.feature_store.columns, np.array(fitted.feature_store.slots([feature])))
     excluded = fitted.observers(known) if exclude_observed else _EMPTY
@@ -695,8 +700,9 @@ def rank_rows(
         excluded = np.union1d(excluded, others)
     candidates = candidate_rows(fitted, rows, excluded)
     records = None if fitted.row_metadata is None else fitted.row_metadata.lines
+    if where is not None:
+        _check_filter(where, [] if records is None else records.column_names)
     if where:
-        _require_columns(where, [] if records is None else records.column_names)
         chosen = cast(pa.Table, records).select(list(where)).take(pa.array(candidates)).to_pylist()
         candidates = candidates[np.array([_matches(record, where) for record in chosen], dtype=bool)]
     if criterion.by == "information":
@@ -714,25 +720,38 @@ def rank_rows(
     return Ranking(known.name, "row", criterion.by, tuple(names), *numbers, level, titles)
 
 
-def _require_columns(where: Mapping[str, Any], columns: Sequence[str]) -> None:
-    """Refuse a filter by a metadata column that the model does not have."""
-    for name in where:
+def _check_filter(where: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """Refuse a filter by a metadata column that the model does not have, or by no texts and numbers."""
+    require_mapping(where, option_name("where"), "{'genre': 'crime'}")
+    for name, wanted in where.items():
         if name not in columns:
             known = f"the columns are {', '.join(columns)}" if columns else "there is no metadata"
-            hint = did_you_mean(name, columns)
+            hint = did_you_mean(name, columns) if isinstance(name, str) else ""
             raise InputError(f"{option_name('where')}: there is no metadata column {name!r}; {known}{hint}")
+        options = wanted if isinstance(wanted, (list, tuple, set)) else [wanted]
+        if not options or not all(isinstance(option, str) or is_value(option) for option in options):
+            raise InputError(
+                f"{option_name('where')}: column {name!r} is compared with a text, a number or a list of "
+                f"these; got {wanted!r}"
+            )
 
 
 def _matches(record: Mapping[str, object], where: Mapping[str, Any]) -> bool:
     """Return whether metadata has one of the wanted values in each column of ``where``."""
     for column, wanted in where.items():
         value = record.get(column)
-        values = set(value) if isinstance(value, (list, tuple)) else {value}
+        values = value if isinstance(value, (list, tuple)) else [value]
         options = wanted if isinstance(wanted, (list, tuple, set)) else [wanted]
-        texts = {str(option) for option in options}  # the command line has texts only
-        if not any(str(each) in texts for each in values if each is not None):
+        texts = {_spelling(option) for option in options}  # the command line has texts only
+        if not any(_spelling(each) in texts for each in values if each is not None):
             return False
     return True
+
+
+def _spelling(value: object) -> str:
+    """Return a value as text; a whole number is the same as int and as float."""
+    whole = isinstance(value, (float, np.floating)) and float(value).is_integer()
+    return str(int(value)) if whole else str(value)  # type: ignore[call-overload]
 
 
 @torch.no_grad()

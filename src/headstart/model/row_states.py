@@ -83,7 +83,8 @@ def compute_row_states(
         else:
             states = fitted.backbone.states(cells)
         states = fitted.adapter.refine(states)
-        finite = torch.stack([part.view(len(names), -1).isfinite().all(1) for part in states.parts()]).all(0)
+        parts = [part.view(len(names), math.prod(part.shape[1:])) for part in states.parts()]
+        finite = torch.stack([part.isfinite().all(1) for part in parts]).all(0)
     except LinAlgError:
         finite = torch.zeros(len(names), dtype=torch.bool)
     if not bool(finite.all()):
