@@ -28,7 +28,8 @@ from headstart.experiments.presets import Preset, preset
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.cells import Cells
-from headstart.training.recipe import Recipe, TrainedParts, feature_batch, modelled_table, train
+from headstart.training.recipe import Recipe, TrainedParts, train
+from headstart.training.table_inputs import feature_batch, modelled_table
 
 SHOTS = (0, 1, 4, 16, 32)
 SEEDS = (100, 101, 102, 103, 104)

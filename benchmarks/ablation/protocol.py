@@ -23,7 +23,8 @@ from headstart.parallel import thread_pool
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.training.meta_training import MetaTrainingConfig
-from headstart.training.recipe import AdapterTrainer, Recipe, TrainedAdapter, feature_batch, prepare
+from headstart.training.recipe import AdapterTrainer, Recipe, TrainedAdapter, prepare
+from headstart.training.table_inputs import feature_batch
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -16,7 +16,7 @@ from headstart.errors import InputError
 from headstart.evaluate.splits import FeatureSplit
 from headstart.table import Names
 from headstart.table.kinds import KindType
-from headstart.training.recipe import hide_scales
+from headstart.training.table_inputs import hide_scales
 
 SHOTS = (0, 1, 2, 4, 8, 16, 32)
 ROW_SHOTS = (0, 1, 2, 4, 8, 16)

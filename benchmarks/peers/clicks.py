@@ -42,7 +42,8 @@ from headstart.evaluate.scoring import (
 )
 from headstart.progress import Reporter
 from headstart.table import Cells, Table
-from headstart.training.recipe import Recipe, TrainedParts, feature_batch, train
+from headstart.training.recipe import Recipe, TrainedParts, train
+from headstart.training.table_inputs import feature_batch
 
 SHOTS = (0, 1, 2, 4, 8, 16, 32)
 

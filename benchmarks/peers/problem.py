@@ -18,7 +18,7 @@ from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.table.metadata import MetadataSchema
 from headstart.training.episodes import random_ranks
-from headstart.training.recipe import hide_scales
+from headstart.training.table_inputs import hide_scales
 
 Floats = NDArray[Any]  # of the precision that a library takes
 Ints = NDArray[Any]

@@ -35,7 +35,8 @@ from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
-from headstart.training.recipe import AdapterTrainer, Recipe, feature_batch, prepare, require_networks
+from headstart.training.recipe import AdapterTrainer, Recipe, prepare, require_networks
+from headstart.training.table_inputs import feature_batch
 
 __all__ = ["ContractError", "check_adapter", "check_backbone"]
 

@@ -17,7 +17,8 @@ from headstart.datasets import synthetic_clicks
 from headstart.linalg.packed import unpack
 from headstart.progress import Reporter
 from headstart.table.kinds import KindType
-from headstart.training.recipe import Recipe, feature_batch, train
+from headstart.training.recipe import Recipe, train
+from headstart.training.table_inputs import feature_batch
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from headstart.adapters.metadata_networks import ImageNetwork, MetadataReader, T
 from headstart.errors import UnsupportedError
 from headstart.table import MetadataSchema
 from headstart.table.columns import ImageShape, TokenSequence
-from headstart.training.recipe import describe_features
+from headstart.training.table_inputs import describe_features
 
 WORDS = ("bad", "fine", "good")
 

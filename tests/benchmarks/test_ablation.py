@@ -28,7 +28,7 @@ from headstart.datasets import synthetic_ratings, synthetic_responses
 from headstart.experiments.presets import PAPER, Preset
 from headstart.table import Table
 from headstart.testing import ADAPTER_CHECKS, Fixture, train_fixture
-from headstart.training.recipe import feature_batch
+from headstart.training.table_inputs import feature_batch
 
 RIVALS = ("cnp", "anp", "dropoutnet", "mwuf")
 

@@ -30,7 +30,7 @@ from headstart.datasets import synthetic_diagnoses, synthetic_ratings, synthetic
 from headstart.errors import InputError
 from headstart.evaluate.kshot import KShotTest
 from headstart.evaluate.splits import split_features
-from headstart.training.recipe import feature_batch
+from headstart.training.table_inputs import feature_batch
 
 PARTS = (4, 16)  # in place of 32 and 128
 OWN = {

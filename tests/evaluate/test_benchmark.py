@@ -21,7 +21,7 @@ from headstart.errors import InputError, UnknownNameError
 from headstart.evaluate import Benchmark, BenchmarkConfig, Results
 from headstart.evaluate.kshot import KShotTest
 from headstart.table.kinds import KindType
-from headstart.training.recipe import feature_batch
+from headstart.training.table_inputs import feature_batch
 
 METHODS = ("chn-bayes", "bayes", "chn", "mean", "knn-1", "train-1")
 QUICK = {"pretraining": {"epochs": 2}, "metatraining": {"epochs": 2}, "test_rows": 0}  # see test_rows.py

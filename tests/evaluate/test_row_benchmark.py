@@ -14,7 +14,7 @@ from headstart.errors import InputError
 from headstart.evaluate import Benchmark, BenchmarkConfig, KShotTest, Results, RowTest
 from headstart.evaluate.splits import split_rows
 from headstart.table.kinds import KindType
-from headstart.training.recipe import feature_batch, hide_scales
+from headstart.training.table_inputs import feature_batch, hide_scales
 
 SHOTS, ROW_SHOTS = (0, 2, 5), (0, 1, 4)
 

@@ -26,7 +26,7 @@ from headstart.evaluate.splits import (
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
-from headstart.training.recipe import feature_batch, modelled_table
+from headstart.training.table_inputs import feature_batch, modelled_table
 
 SHOTS = (0, 1, 2, 4)
 

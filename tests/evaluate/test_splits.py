@@ -14,7 +14,7 @@ from headstart.errors import InputError, UnknownNameError
 from headstart.evaluate.splits import FeatureSplit, split_features, split_observations
 from headstart.table import Table
 from headstart.table.kinds import KindType
-from headstart.training.recipe import hide_scales
+from headstart.training.table_inputs import hide_scales
 
 
 def films(**metadata) -> Table:

@@ -37,16 +37,8 @@ from headstart.training.judge import (
     isotonic_decreasing,
     predict_held_out,
 )
-from headstart.training.recipe import (
-    AdapterTrainer,
-    Judge,
-    Recipe,
-    feature_batch,
-    modelled_table,
-    prepare,
-    train,
-    train_best,
-)
+from headstart.training.recipe import AdapterTrainer, Judge, Recipe, prepare, train, train_best
+from headstart.training.table_inputs import feature_batch, modelled_table
 
 QUIET = Reporter(quiet=True)
 

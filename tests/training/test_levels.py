@@ -14,7 +14,7 @@ from headstart.evaluate import split_features
 from headstart.table.cells import Cells
 from headstart.training.episodes import cross_fitted_tasks, random_ranks, sample_features
 from headstart.training.judge import draw_folds
-from headstart.training.recipe import describe_features, feature_batch, table_groups
+from headstart.training.table_inputs import describe_features, feature_batch, table_groups
 
 LEVELS = list("ABCD")
 

@@ -21,7 +21,8 @@ from headstart.table.metadata import MetadataSchema
 from headstart.training.episodes import disjoint_tasks
 from headstart.training.judge import CandidateOutcomes, predict_held_out
 from headstart.training.meta_training import MetaTrainingConfig
-from headstart.training.recipe import Recipe, feature_batch, train
+from headstart.training.recipe import Recipe, train
+from headstart.training.table_inputs import feature_batch
 
 MIN_RATINGS = 80  # of a film, so that training is fast
 NEW = 60  # films

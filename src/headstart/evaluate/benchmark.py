@@ -42,16 +42,8 @@ from headstart.table import Table
 from headstart.table.kinds import KindType
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
-from headstart.training.recipe import (
-    AUTO,
-    Recipe,
-    TrainedParts,
-    feature_batch,
-    hide_scales,
-    modelled_table,
-    train,
-    train_best,
-)
+from headstart.training.recipe import AUTO, Recipe, TrainedParts, train, train_best
+from headstart.training.table_inputs import feature_batch, hide_scales, modelled_table
 
 FORMAT = 1  # of the folder
 

@@ -25,7 +25,8 @@ from headstart.evaluate.value_references import RowColumnMeans
 from headstart.table import Cells, Table
 from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL, Calibration
-from headstart.training.recipe import TrainedParts, feature_batch, modelled_table
+from headstart.training.recipe import TrainedParts
+from headstart.training.table_inputs import feature_batch, modelled_table
 
 _FEATURES_AT_ONCE = 1024
 

@@ -21,7 +21,7 @@ from headstart.files import write_bytes
 from headstart.model import Headstart
 from headstart.progress import Reporter
 from headstart.table import Table
-from headstart.training.recipe import feature_batch
+from headstart.training.table_inputs import feature_batch
 
 SHOTS = (0, 1, 2, 4, 8, 16, 32)
 

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from headstart.adapters.base import (
     ADAPTERS,
@@ -44,22 +43,14 @@ from headstart.backbones.base import (
 )
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
-from headstart.core.types import VALIDATION_SHOTS, Description, FeatureBatch, Knowledge, Scales
-from headstart.distributed import copy_from_main_process, process_group
+from headstart.core.types import VALIDATION_SHOTS, Knowledge
+from headstart.distributed import copy_from_main_process
 from headstart.errors import InputError, UnsupportedError, option_name
 from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
-from headstart.table import Kind, Kinds, Table
+from headstart.table import Table
 from headstart.table.cells import Cells
-from headstart.table.kind_inference import resolve_kinds
-from headstart.table.kinds import Category, KindType
-from headstart.table.outliers import (
-    LEAST_DEVIATION,
-    global_row_scales,
-    row_scales,
-    winsorise,
-    winsorise_by_feature,
-)
+from headstart.table.kinds import KindType
 from headstart.training.calibration import Calibration, Outcome
 from headstart.training.cross_fitted_heads import cross_fit_heads
 from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks, sample_features
@@ -75,6 +66,17 @@ from headstart.training.judge import (
 )
 from headstart.training.meta_training import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
+from headstart.training.table_inputs import (
+    describe_features,
+    feature_batch,
+    hide_scales,
+    is_all_binary,
+    metadata_widths,
+    modelled_table,
+    relative_scales,
+    table_groups,
+    winsorise_cells,
+)
 
 AUTO: Literal["auto"] = "auto"  # the name of an adapter chosen by the judge
 
@@ -170,7 +172,8 @@ def train(
     """
     require_networks(table, adapters.values())
     for config in adapters.values():
-        _require_click_support(table, config)
+        supported = ADAPTERS.part_of(config).supports_clicks
+        _require_click_support(table, "adapter", config.name, supported=supported, usable="bayes")
     cross_fit = any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values())
     trainer = prepare(
         table,
@@ -271,7 +274,10 @@ def prepare(
     """
     seed, all_binary = recipe.random_state, is_all_binary(table)
     table = modelled_table(table, recipe.binary_link)
-    _require_click_support(table, recipe.backbone)
+    supported = BACKBONES.part_of(recipe.backbone).supports_clicks
+    _require_click_support(
+        table, "backbone", recipe.backbone.name, supported=supported, usable="factorisation"
+    )
     backbone, knowledge = train_backbone(
         table.with_features(train_features),
         recipe.backbone,
@@ -298,18 +304,14 @@ def prepare(
     return AdapterTrainer(backbone, knowledge, training, validation, recipe, all_binary, reporter, checkpoint)
 
 
-def _require_click_support(table: Table, part: BackboneConfig | AdapterConfig) -> None:
-    """Refuse click features if the backbone or adapter would read their clicks alone, all of them ones."""
-    if not (table.kinds.types == KindType.CLICK).any():
-        return
-    noun, usable, supports = "adapter", "bayes", False
-    if isinstance(part, BackboneConfig):
-        noun, usable, supports = "backbone", "factorisation", BACKBONES.part_of(part).supports_clicks
-    else:
-        supports = ADAPTERS.part_of(part).supports_clicks
-    if not supports:
+def _require_click_support(table: Table, noun: str, name: str, *, supported: bool, usable: str) -> None:
+    """Refuse click features unless ``supported``: a part would read their clicks alone, all of them ones.
+
+    ``noun`` and ``name`` are those of the part; ``usable`` is the name of one that supports clicks.
+    """
+    if (table.kinds.types == KindType.CLICK).any() and not supported:
         raise InputError(
-            f"the {noun} {part.name!r} cannot learn from clicks, which are all ones: it does not read cells "
+            f"the {noun} {name!r} cannot learn from clicks, which are all ones: it does not read cells "
             f"without a click as zeros; take {option_name(noun, usable)}"
         )
 
@@ -567,88 +569,6 @@ def build_judgement(candidates: Mapping[str, CandidateOutcomes], chosen: str, fe
     return Judgement(shots=shots, features=features, chosen=chosen, candidates=verdicts)
 
 
-def hide_scales(table: Table, known_features: NDArray[np.int64]) -> Table:
-    """Return the table with centres and scales of real features computed from ``known_features`` only.
-
-    Reading a table computes centres and scales from all values, so that the centre of a new feature reveals
-    its mean at zero shots. The other real features get the scale common to the known features or, if these
-    differ, their median scale.
-    """
-    real = table.kinds.types == KindType.REAL
-    if not real.any():
-        return table
-    known = np.zeros(len(real), dtype=bool)
-    known[known_features] = True
-    known_table = table.with_features(real & known)
-    kinds = np.array(table.kinds, dtype=object)
-    if global_count(len(known_table)):
-        of, known_kinds = known_table.feature_index, known_table.kinds
-        numbers = known_kinds.numbers(known_table.values, of)
-        resolved, _ = resolve_kinds("real", known_table.features, of, numbers)
-        units = np.array([(kind.first, kind.second) for kind in resolved])
-        kinds[real & known] = [
-            kind.with_units(*own) for kind, own in zip(known_kinds, units.tolist(), strict=True)
-        ]
-        common = np.median(units, axis=0).tolist()
-    else:
-        common = [0.0, 1.0]
-    kinds[real & ~known] = [kind.with_units(*common) for kind in kinds[real & ~known]]
-    return replace(table, kinds=Kinds(kinds))
-
-
-def is_all_binary(table: Table) -> bool:
-    """Return whether all features of ``table`` are binary, and none is a column of a category.
-
-    An identity link ranks binary values well, but many probabilities that it predicts are 0: the levels of a
-    category need probabilities.
-    """
-    categories = any(isinstance(margin, Category) for margin in table.kinds.margins)
-    return bool((table.kinds.types == KindType.BINARY).all()) and not categories
-
-
-def modelled_table(table: Table, binary_link: str) -> Table:
-    """Return the table with the kinds of the model: with an identity link, binary becomes a rating 0..1.
-
-    This applies only if all features are binary: ratings have a common noise, unlike binary features.
-    """
-    if binary_link == "logistic" or not is_all_binary(table):
-        return table
-    return replace(table, kinds=Kinds([Kind.rating(0, 1)] * len(table.features)))
-
-
-def winsorise_cells(table: Table) -> Cells:
-    """Return a table's observations with the outliers of real features winsorised."""
-    real = torch.from_numpy(table.kinds.types == KindType.REAL)
-    cells = table.cells()
-    if not bool(real.any()):
-        return cells
-    least = torch.full((cells.width,), LEAST_DEVIATION)
-    if not process_group().is_single:
-        scales = global_row_scales(cells, real)
-        return replace(cells, values=winsorise_by_feature(cells.index, cells.values, real, scales, least))
-    by_feature = cells.transpose()
-    return winsorise(by_feature, real, row_scales(by_feature, real), least).transpose()
-
-
-def metadata_widths(table: Table) -> tuple[int, ...]:
-    """Return the number of encoded columns of each metadata column."""
-    return table.schema.widths if table.schema else ()
-
-
-def describe_features(table: Table) -> Description:
-    """Return the metadata of all features of ``table`` without texts and images, which only networks read."""
-    numbers, widths = torch.from_numpy(table.encoded_metadata()), metadata_widths(table)
-    structures = table.schema.structures if table.schema else ()
-    is_level = [isinstance(kind.margin, Category) for kind in table.kinds]
-    levels = torch.tensor(is_level) if any(is_level) else None
-    if not any(structures):
-        return replace(Description.of(numbers, widths), levels=levels)
-    parts = torch.split(numbers, list(widths), dim=1)
-    plain = [part for part, structure in zip(parts, structures, strict=True) if structure is None]
-    plain_numbers = torch.cat([numbers[:, :0], *plain], dim=1)
-    return replace(Description.of(plain_numbers, [part.shape[1] for part in plain]), levels=levels)
-
-
 def require_networks(table: Table, adapters: Iterable[AdapterConfig]) -> None:
     """Raise an error if a metadata column needs a network that one of ``adapters`` does not have."""
     columns = [column for column in table.schema.columns if column.structure] if table.schema else []
@@ -660,41 +580,6 @@ def require_networks(table: Table, adapters: Iterable[AdapterConfig]) -> None:
                 f" trained with an adapter; {config.name!r} has none. Choose"
                 f" {option_name('adapter', 'chn')}, or another type of this column"
             )
-
-
-def relative_scales(kinds: Kinds) -> Scales | None:
-    """Return centres and scales of real features relative to their median; None if all are equal."""
-    middle, real = kinds.middle_real(), kinds.types == KindType.REAL
-    if middle is None:
-        return None
-    centre, scale = (kinds.offsets[real] - middle.offset) / middle.span, kinds.spans[real] / middle.span
-    return Scales(torch.from_numpy(centre), torch.from_numpy(scale))
-
-
-def feature_batch(table: Table, middle: Kind | None = None) -> FeatureBatch:
-    """Return all features of ``table`` as a batch of new features.
-
-    Features of the real kind ``middle`` have an unknown centre and scale.
-    """
-    units = None
-    if middle is not None:
-        lengths = torch.tensor(
-            [float(kind.shares_units(middle)) for kind in table.kinds], dtype=torch.float64
-        )
-        units = torch.stack([torch.zeros_like(lengths), lengths], dim=1)
-    return FeatureBatch(
-        table.cells().transpose(),
-        torch.from_numpy(table.encoded_metadata()),
-        torch.from_numpy(table.kinds.types),
-        units,
-        groups=table_groups(table),
-    )
-
-
-def table_groups(table: Table) -> Tensor | None:
-    """Return ``FeatureBatch.groups`` of the features of ``table``."""
-    groups = table.groups
-    return torch.from_numpy(groups) if len(groups) and groups[-1] + 1 < len(groups) else None
 
 
 def _copy_adapter(adapter: Adapter, knowledge: Knowledge) -> Adapter:
