@@ -149,6 +149,24 @@ def test_replaying_is_the_same_as_changing_a_model_in_memory(
     assert_same(Headstart.load(place), live)
 
 
+@pytest.mark.parametrize("kind", ["rating", "binary"])
+def test_many_observations_are_replayed_together(kind: str, tmp_path: Path) -> None:
+    """A row and a feature get several of them, and three cells are corrected later."""
+    place = plain(tmp_path / "m", kind)
+    low, high = (1, 5) if kind == "rating" else (0, 1)
+    triples = [(f"u{i % 7}", f"f{i % 5}", (low, high)[i % 2]) for i in range(30)]
+    triples += [(row, feature, low) for row, feature, _ in triples[:3]]
+    live = changed(place, *(lambda m, triple=triple: m.observe([triple]) for triple in triples))
+    again = Headstart.load(place)
+    assert again.table() == live.table()
+    assert again.staleness() == live.staleness()
+    np.testing.assert_allclose(again.predict().mean, live.predict().mean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(again.predict().std, live.predict().std, rtol=1e-6, atol=1e-6)
+    again.observe([("u1", "f9", high)])
+    live.observe([("u1", "f9", high)])
+    np.testing.assert_allclose(again.predict().mean, live.predict().mean, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["real", "binary"])
 def test_other_kinds_are_replayed_too(kind: str, tmp_path: Path) -> None:
     place = plain(tmp_path / "m", kind)

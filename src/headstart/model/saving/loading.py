@@ -19,7 +19,7 @@ from headstart.errors import HeadstartError, ModelFileError, ModelFileWarning
 from headstart.files import CAN_LOCK, read_json, read_regular_file, unpack_tensors
 from headstart.model.saving.assembly import assemble
 from headstart.model.saving.format import FORMAT, ModelFacts, checksum
-from headstart.model.saving.journal import Journal, journal_name, read_journal, replay
+from headstart.model.saving.journal import Journal, join_observations, journal_name, read_journal, replay
 from headstart.model.saving.lazy import find_checksum, open_lazily
 from headstart.model.state import ModelState
 
@@ -116,7 +116,7 @@ def _replay_journal(opened: OpenModel) -> OpenModel:
     if not opened.journal.changes:
         return opened
     with _damage_errors(opened.journal.path):
-        calls = itertools.chain.from_iterable(opened.journal.changes)
+        calls = join_observations(itertools.chain.from_iterable(opened.journal.changes))
         return replace(opened, fitted=functools.reduce(replay, calls, opened.fitted))
 
 
