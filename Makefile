@@ -10,7 +10,7 @@ AUDIT := .venv-audit
 PIP := pip install --quiet --disable-pip-version-check
 COVERAGE := 96
 
-.PHONY: demo serve test announce test-text check lint-docker format bench docs test-package test-lowest test-newest audit hooks clean help
+.PHONY: demo serve test announce test-text check lint-docker format bench notebooks docs test-package test-lowest test-newest audit hooks clean help
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -56,6 +56,9 @@ lint-docker: ## check Dockerfile, compose.yaml and the GitHub workflows, with to
 format: $(STAMP) ## let ruff correct what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+notebooks: $(STAMP) ## write the notebooks from the tutorials
+	$(BIN)/python tools/make_notebooks.py
 
 docs: $(DOCS_STAMP) ## build the site into site/; every warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

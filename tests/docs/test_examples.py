@@ -21,7 +21,7 @@ SCRIPTS = [
     "docs/guide.md",
     *(
         f"docs/tutorials/{name}.md"
-        for name in ("films", "question_bank", "survey", "catalogue_week", "clicks")
+        for name in ("films", "question_bank", "survey", "catalogue_week", "clicks", "language_models")
     ),
 ]
 # The examples are tested, not how well their models predict.
