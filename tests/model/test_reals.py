@@ -170,6 +170,26 @@ def test_one_value_far_off_hardly_moves_the_rest_of_its_own_feature() -> None:
     assert np.sqrt(np.mean(errors[1] ** 2)) < 1.3 * np.sqrt(np.mean(errors[0] ** 2))
 
 
+@pytest.mark.parametrize(("adapter", "update"), [("mean", "rows"), ("bayes", "both")])
+def test_one_value_far_off_is_returned_as_it_was_given(adapter: str, update: str, tmp_path: Path) -> None:
+    values = numbers()[:, :12]
+    values[3, 4] = 4000.0
+    model = Headstart(**CLOSED | {"adapter": adapter}).fit(table_of(values))
+    model.save(tmp_path / "m")
+    row, feature = NAMES[3], "lab04"
+    for each in (model, Headstart.load(tmp_path / "m")):
+        assert each.row(row).observations[feature] == 4000.0
+        assert max(each.table().values) == 4000.0
+        each.observe([(row, "lab07", 1.5)], update=update)  # type: ignore[arg-type]
+        given = each.row(row).observations
+        assert (given[feature], given["lab07"]) == (4000.0, 1.5)
+        table = each.table()
+        assert max(table.values) == 4000.0
+        expected = values.copy()
+        expected[3, 7] = 1.5
+        np.testing.assert_allclose(np.sort(table.values), np.sort(expected.ravel()), rtol=1e-6)
+
+
 def test_one_value_far_off_hardly_moves_a_new_feature() -> None:
     model, own = fitted(), columns()[:, FEATURES]
     for number, far in enumerate((0.0, 100.0)):

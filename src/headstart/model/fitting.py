@@ -61,6 +61,7 @@ from headstart.model.state import (
 from headstart.parallel import parallel_map, thread_pool
 from headstart.progress import Reporter
 from headstart.table import Table
+from headstart.table.kinds import KindType
 from headstart.table.names import sort_key
 from headstart.table.times import age_weights
 from headstart.training.calibration import USUAL_LEVEL
@@ -284,6 +285,7 @@ def build_state(
         row_metadata=row_metadata,
         clock=_start_clock(table, train_features, settings.half_life),
         table_weights=table.with_features(train_features).weights,
+        table_values=_given_numbers(table.with_features(train_features)) if fixed else None,
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # with the shapes of the adapter's heads
@@ -325,6 +327,14 @@ def _build_features(table: Table, in_backbone: set[int], *, fixed: bool, aging: 
             )
         )
     return features
+
+
+def _given_numbers(table: Table) -> NDArray[np.float64] | None:
+    """Return the numbers of a table's observations: (n,); None without reals, whose outliers are replaced."""
+    if not (table.kinds.types == KindType.REAL).any():
+        return None
+    numbers: NDArray[np.float64] = table.kinds.numbers(table.values.astype(np.float64), table.feature_index)
+    return numbers
 
 
 def _fit_row_metadata(table: Table, backbone: Backbone, knowledge: Knowledge) -> RowMetadata | None:

@@ -20,7 +20,7 @@ from headstart.core.types import Heads, OneRow, OneState, RowPrior, RowStates
 from headstart.errors import NumericalError
 from headstart.linalg.array_ops import Array, LinAlgError
 from headstart.linalg.packed import last_rows
-from headstart.model.observations import ObservationList, ObservationLists
+from headstart.model.observations import FITTED, ObservationList, ObservationLists
 from headstart.model.state import ModelState, Reads
 from headstart.table import Cells
 from headstart.table.cells import offsets
@@ -49,6 +49,20 @@ def fitted_observations(fitted: ModelState, row: int) -> ObservationList:
     times = None if fitted.clock is None else fitted.clock.table[begin:end]
     weights = None if fitted.table_weights is None else fitted.table_weights[begin:end]
     return ObservationList(numbers, facts[:, 1] + facts[:, 2] * values, None, times, weights)
+
+
+def given_values(fitted: ModelState, row: int, observations: ObservationList) -> NDArray[np.float64]:
+    """Return the numbers of a row's ``observations`` as given, in place of winsorised outliers: (n,)."""
+    if fitted.table_values is None or row >= fitted.fitted_rows:
+        return observations.values
+    cells = fitted.knowledge.cells
+    begin, end = cells.indptr.numpy()[row : row + 2]
+    arrivals = observations.arrivals
+    of_table = np.ones(len(observations.keys), bool) if arrivals is None else arrivals == FITTED
+    at = cells.index.numpy()[begin:end].searchsorted(observations.keys[of_table])
+    values = observations.values.copy()
+    values[of_table] = fitted.table_values[begin:end][at]
+    return values
 
 
 def reads_any_feature(fitted: ModelState) -> bool:

@@ -393,6 +393,9 @@ class ModelState:
     clock: Clock | None = None  # None if observations do not age
     # (n,): the weights, as given, of the observations that the backbone was fitted to; None: all 1
     table_weights: NDArray[np.float64] | None = None
+    # (n,): the numbers (``Margin``) of these observations as given, for features without contexts. None: no
+    # outlier of the knowledge's cells was winsorised, or all features have contexts
+    table_values: NDArray[np.float64] | None = None
     arrivals: int = 0  # the arrival of the next observation
 
     @property

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headstart.display import facts_html
 from headstart.model.levels import category_columns, collapse_answers
-from headstart.model.row_states import observations_of_row
+from headstart.model.row_states import given_values, observations_of_row
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names
 from headstart.table.kinds import Category, split_column
@@ -279,8 +279,10 @@ def known_row(fitted: ModelState, row: object) -> KnownRow:
     names = fitted.feature_store.names_by_number(state.keys)  # None for a removed feature
     known = [feature is not None for feature in names]
     kinds = Kinds([fitted.feature_store[feature].kind for feature in names if feature is not None])
-    values = kinds.values(state.values[known], np.arange(len(kinds))).tolist()
-    if fitted.row_store.observations(position) is None:  # from the table of the fit, in single precision
+    numbers = given_values(fitted, position, state)[known]
+    values = kinds.values(numbers, np.arange(len(kinds))).tolist()
+    # Otherwise the numbers of the table of the fit are in single precision.
+    if fitted.row_store.observations(position) is None and fitted.table_values is None:
         values = [float(f"{value:.7g}") for value in values]
     observations = dict(zip([feature for feature in names if feature is not None], values, strict=True))
     columns = fitted.feature_store.columns

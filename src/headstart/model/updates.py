@@ -574,13 +574,15 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
         changes.set_feature(fitted, feature, feature.without_row(row))
         changes.features[feature.name] = features[feature.name]
     knowledge, adapter, clock = fitted.knowledge, fitted.adapter, fitted.clock
-    table_weights = fitted.table_weights
+    table_weights, table_values = fitted.table_weights, fitted.table_values
     if of_table:
         cells = slice(int(knowledge.cells.indptr[row]), int(knowledge.cells.indptr[row + 1]))
         if clock is not None:
             clock = replace(clock, table=np.delete(clock.table, cells))
         if table_weights is not None:
             table_weights = np.delete(table_weights, cells)
+        if table_values is not None:
+            table_values = np.delete(table_values, cells)
         others = torch.from_numpy(np.delete(np.arange(len(knowledge.cells)), row))
         knowledge = replace(
             knowledge, cells=knowledge.cells.take(others), states=knowledge.states.take(others)
@@ -595,6 +597,7 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
         adapter=adapter,
         clock=clock,
         table_weights=table_weights,
+        table_values=table_values,
         row_metadata=None if row_metadata is None else row_metadata.remove(row),
     )
     return renew(after, changes)

@@ -19,6 +19,7 @@ from headstart.model.saving.format import (
     read_clock,
     read_feature_arrivals,
     read_row_metadata,
+    read_table_values,
     read_table_weights,
     split_array,
     table_weights,
@@ -145,6 +146,7 @@ def build_state(
         arrived=facts.arrived,
         clock=clock,
         table_weights=read_table_weights(groups),
+        table_values=read_table_values(groups),
         arrivals=facts.arrivals,
     )
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headstart.model.observations import ObservationLists
+from headstart.model.row_states import given_values
 from headstart.model.state import ModelState
 from headstart.table import Kinds, MetadataSchema, Names, Table
 from headstart.table.metadata import as_array, as_text
@@ -97,9 +98,12 @@ def _backbone_observations(fitted: ModelState) -> Observations:
         if feature.fixed and feature.in_backbone:
             fixed[fitted.feature_store.number(feature.name)] = True
     selected &= fixed[numbers]
-    facts = fitted.feature_store.facts(numbers[selected])
     times = np.zeros(int(selected.sum())) if fitted.clock is None else fitted.clock.table[selected]
-    values = facts[:, 1] + facts[:, 2] * cells.values.numpy()[selected].astype(float)
+    if fitted.table_values is None:
+        facts = fitted.feature_store.facts(numbers[selected])
+        values = facts[:, 1] + facts[:, 2] * cells.values.numpy()[selected].astype(float)
+    else:
+        values = fitted.table_values[selected]
     weights = np.ones(len(values)) if fitted.table_weights is None else fitted.table_weights[selected]
     return rows[selected], numbers[selected], values, times, weights
 
@@ -107,8 +111,14 @@ def _backbone_observations(fitted: ModelState) -> Observations:
 def _row_observations(fitted: ModelState) -> Observations:
     """Return all observations of rows that were added or observed since fit."""
     rows = fitted.row_store.observed_rows
-    lists = [fitted.row_store.observations(row) for row in rows]
-    cells = ObservationLists.of([observations for observations in lists if observations is not None])
+    lists = [(row, fitted.row_store.observations(row)) for row in rows]
+    cells = ObservationLists.of(
+        [
+            observations._replace(values=given_values(fitted, row, observations))
+            for row, observations in lists
+            if observations is not None
+        ]
+    )
     times = np.zeros(len(cells.values)) if cells.times is None else cells.times
     positions = np.repeat(np.array(rows, dtype=np.int64), cells.counts)
     return positions, cells.keys, cells.values, times, _weights(cells)

@@ -95,7 +95,10 @@ _MAX_JOURNAL_BYTES, _MAX_JOURNAL_SHARE = 2**22, 4  # the larger of 4 MiB and a q
 
 _SLOW_VERBS = {"remove_row", "rename_feature"}  # slow to replay on a large model, which is saved instead
 
-_SHARDED_BY_ROW = ("states/", "knowledge/states/", "knowledge/indptr", "knowledge/index", "knowledge/values")
+_SHARDED_BY_ROW = (
+    "states/", "knowledge/states/", "knowledge/indptr", "knowledge/index", "knowledge/values",
+    "observation_values/",
+)  # fmt: skip
 
 _CONTEXTS = ("contexts/rows", "contexts/values")
 

@@ -154,6 +154,8 @@ def model_tensors(fitted: ModelState) -> dict[str, Tensor]:
     tensors |= feature_reference_tensors(fitted)
     tensors |= row_observation_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
     tensors |= time_tensors(fitted) | weight_tensors(fitted)
+    if fitted.table_values is not None:
+        tensors["observation_values/table"] = torch.from_numpy(fitted.table_values)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return tensors
@@ -225,6 +227,16 @@ def read_table_weights(groups: Groups) -> NDArray[np.float64] | None:
         raise InputError("its weights do not agree with its observations")
     table = weights["table"].numpy()
     return None if (table == 1).all() else table
+
+
+def read_table_values(groups: Groups) -> NDArray[np.float64] | None:
+    """Return the given numbers of the table's observations: (n,); None: those of the knowledge's cells."""
+    values = groups.get("observation_values")
+    if values is None:
+        return None
+    if len(values["table"]) != len(groups["knowledge"]["values"]):
+        raise InputError("its given values do not agree with its observations")
+    return values["table"].numpy()
 
 
 def table_weights(clock: Clock | None, given: NDArray[np.float64] | None) -> Tensor | None:

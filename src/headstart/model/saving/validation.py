@@ -62,6 +62,7 @@ _FORMS = {
     "row_fitted_states": _STATES,
     "times": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1)},
     "observation_weights": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1)},
+    "observation_values": {"table": (_DOUBLE, 1)},
 }  # fmt: skip
 
 _OPTIONAL = {"covariance", "noise", "variance", "exposure", "times", "weights"}
@@ -69,6 +70,7 @@ _OPTIONAL = {"covariance", "noise", "variance", "exposure", "times", "weights"}
 _OPTIONAL_GROUPS = {
     "knowledge/scales", "feature_references", "row_observations", "row_references", "row_fitted_states",
     "records", "rows", "row_prior", "times", "observation_weights",
+    "observation_values",
 }  # fmt: skip
 
 _OF_PARTS = ("backbone", "adapter")
