@@ -16,7 +16,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.states import with_state
 
+from headstart.core.neighbours import LocalStrengths
 from headstart.model import Headstart
 from headstart.model.observations import FITTED, ObservationList, reference_part, reference_size
 from headstart.service.changes import AddFeature, AddRow, Observe, RemoveFeature, RemoveRow
@@ -25,6 +27,7 @@ from headstart.service.live_model import LiveModel, LiveState, apply
 from headstart.service.store import Store
 from headstart.table import Table
 
+STRENGTHS = LocalStrengths(similar=(0.0,) * 9, chosen=(1.0,) * 9)
 ROWS, FEATURES = 24, 8
 MODELS = [
     ("rating", "factorisation", "bayes"),
@@ -34,6 +37,7 @@ MODELS = [
     ("rating", "factorisation", "chn-bayes"),
     ("rating", "pvae", "chn"),
     ("aging", "factorisation", "bayes"),
+    ("local", "factorisation", "bayes"),
 ]
 
 
@@ -45,14 +49,16 @@ def fitted(kind: str, backbone: str, adapter: str) -> Headstart:
     row, feature = np.nonzero(random.random(outputs.shape) < 0.4)
     stars = np.clip(np.round(3 + outputs), 1, 5)
     binary = (kind == "binary") | ((kind == "mixed") & (feature % 2 == 0))
-    numbers = stars if kind in ("rating", "aging") else outputs * np.exp(random.normal(size=FEATURES))
+    numbers = (
+        stars if kind in ("rating", "aging", "local") else outputs * np.exp(random.normal(size=FEATURES))
+    )
     values = np.where(binary, outputs[row, feature] > 0, numbers[row, feature])
     columns: dict[str, Any] = {
         "row": [f"u{i}" for i in row],
         "feature": [f"f{j}" for j in feature],
         "value": values,
     }
-    kinds: Any = {"rating": "rating:1:5", "aging": "rating:1:5"}.get(kind, kind)
+    kinds: Any = "rating:1:5" if kind in ("rating", "aging", "local") else kind
     if kind == "mixed":
         kinds = {f"f{j}": "binary" if j % 2 == 0 else "real" for j in range(FEATURES)}
     more: dict[str, Any] = {}
@@ -61,7 +67,8 @@ def fitted(kind: str, backbone: str, adapter: str) -> Headstart:
         more["half_life"] = 40.0
     quick = {"pretraining": {"epochs": 2}, "metatraining": {"epochs": 1}}
     table = Table.read(pa.table(columns), kinds=kinds, time="time" if kind == "aging" else None)
-    return Headstart(backbone=backbone, adapter=adapter, quiet=True, **quick, **more).fit(table)
+    model = Headstart(backbone=backbone, adapter=adapter, quiet=True, **quick, **more).fit(table)
+    return with_state(model, local=STRENGTHS) if kind == "local" else model
 
 
 def fresh(which: tuple[str, str, str]) -> Headstart:

@@ -34,6 +34,7 @@ from headstart.training.judge import (
     blend_outcomes,
     concatenate_outcomes,
     draw_folds,
+    fit_local_strengths,
     isotonic_decreasing,
     predict_held_out,
 )
@@ -320,3 +321,59 @@ def test_networks_that_are_wrong_get_nothing_of_the_blend() -> None:
     assert isinstance(adapter, Wrong)
     blend_outcomes(adapter, prepared.knowledge.likelihood, prepared.validation, seed=0, all_binary=False)
     assert float(adapter.shares.max()) <= 0.5 * 10 / (10 + 4) + 0.05
+
+
+def outcome_with_local(strengths: tuple[float, float], seed: int, features: int = 40) -> Outcome:
+    """Values that differ from their predictions by noise and by two local parts at these strengths."""
+    draw = torch.Generator().manual_seed(seed)
+    local = torch.randn(features * 30, 2, generator=draw)
+    noise = torch.full((len(local),), 0.25)
+    truth = 0.5 * (local @ torch.tensor(strengths) + torch.randn(len(local), generator=draw))
+    kinds = torch.full((len(local),), int(KindType.RATING))
+    likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
+    predictive = Predictive(torch.zeros_like(truth), torch.zeros_like(truth), noise, kinds, likelihood)
+    feature = torch.arange(features).repeat_interleave(30)
+    return Outcome(predictive, truth, feature, torch.zeros_like(truth, dtype=torch.bool), None, local)
+
+
+def test_local_strengths_are_those_of_the_held_out_features() -> None:
+    fits = fit_local_strengths(
+        CandidateOutcomes({0: outcome_with_local((0.5, 0.0), 0), 8: outcome_with_local((0.3, 0.8), 1)}), 1.0
+    )
+    assert fits is not None
+    strengths, outcomes = fits
+    shrunk = 40 / 50
+    assert strengths.similar[0] == pytest.approx(0.5 * shrunk, abs=0.05)
+    assert strengths.chosen[0] == pytest.approx(0.0, abs=0.05)
+    assert strengths.similar[4:] == (strengths.similar[4],) * 5  # more shots than any that was judged
+    assert strengths.similar[4] == pytest.approx(0.3 * shrunk, abs=0.05)
+    assert strengths.chosen[4] == pytest.approx(0.8 * shrunk, abs=0.05)
+    moved = outcomes.outcomes[8]
+    assert moved.local is not None
+    expected = 0.5 * (moved.local @ torch.tensor([strengths.similar[4], strengths.chosen[4]]))
+    torch.testing.assert_close(moved.predictive.mean, expected, atol=1e-5, rtol=0)
+
+
+def test_a_local_part_that_does_not_help_is_left_out() -> None:
+    useless = [CandidateOutcomes({0: outcome_with_local((0.0, 0.0), seed)}) for seed in range(20)]
+    found = [fit_local_strengths(candidate, 1.0) is not None for candidate in useless]
+    assert sum(found) <= 3
+    harmful = CandidateOutcomes({0: outcome_with_local((-0.5, -0.5), 0)})
+    assert fit_local_strengths(harmful, 1.0) is None
+    plain = CandidateOutcomes({0: replace(outcome_with_local((0.5, 0.5), 0), local=None)})
+    assert fit_local_strengths(plain, 1.0) is None
+
+
+def test_a_local_part_that_helps_at_some_shots_has_none_at_others() -> None:
+    useless = outcome_with_local((-0.1, -0.1), 1)
+    fits = fit_local_strengths(CandidateOutcomes({0: outcome_with_local((0.5, 0.5), 0), 1: useless}), 1.0)
+    assert fits is not None
+    assert fits[0].at(1) == (0.0, 0.0)
+    assert fits[0].at(0)[1] > 0.3
+
+
+def test_a_strength_is_never_negative() -> None:
+    fits = fit_local_strengths(CandidateOutcomes({0: outcome_with_local((0.8, -0.4), 0)}), 1.0)
+    assert fits is not None
+    assert fits[0].chosen[0] == 0.0
+    assert fits[0].similar[0] > 0.5

@@ -22,14 +22,21 @@ import torch
 from torch import Tensor
 
 from headstart.core.clicks import is_click
-from headstart.core.likelihood import Likelihood
+from headstart.core.likelihood import Likelihood, probit_scaled
 from headstart.core.types import Heads, OneHead, RowStates
 from headstart.linalg.array_ops import Array
 from headstart.linalg.packed import affine_quadratic_form, append_one, diagonals, quadratic_forms, unpack
 from headstart.linalg.ragged import sampled_products
 from headstart.table.cells import Cells
+from headstart.table.kinds import KindType
 
 _ONE = np.ones(1)
+
+_MOST_DEVIATIONS = 4.0  # of a residual
+
+_LEAST_SLOPE = 0.01  # of a logistic link: the variance of a binary value with the probability 0.01
+
+_LEAST_NOISE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,26 @@ class Predictive:
     def nll(self, values: Tensor) -> Tensor:
         """Return the negative log-likelihood of ``values``."""
         return self.likelihood.predictive_nll(self.logits, self.variance, self.noise, values, self.kinds)
+
+    def residuals(self, values: Tensor) -> Tensor:
+        """Return values less their means, in standard deviations of an observation, at most ±4."""
+        return ((values - self.mean) / self._deviations()[0]).clamp(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+
+    def shifted(self, residuals: Tensor) -> Predictive:
+        """Return the distributions whose means are moved by ``residuals`` standard deviations.
+
+        Behind a logistic link, the output moves by as much as the mean would along its tangent.
+        """
+        deviation, slope = self._deviations()
+        return replace(self, logits=self.logits + residuals * (deviation / slope))
+
+    def _deviations(self) -> tuple[Tensor, Tensor]:
+        """Return the standard deviation of an observation, and the slope of the mean in the output."""
+        binary, squashed = self.kinds == KindType.BINARY, self.likelihood.squashes(self.kinds)
+        slope = (self.mean * (1 - self.mean)).clamp(min=_LEAST_SLOPE)
+        deviation = torch.where(binary, slope, self.noise.clamp(min=_LEAST_NOISE)).sqrt()
+        uncertain = self.variance + torch.where(binary, self.noise, 0.0)
+        return deviation, torch.where(squashed, probit_scaled(slope, uncertain), 1.0)
 
     def output_noise(self) -> Tensor:
         """Return the variance of an observation on the scale of the output: 1 / slope of a logistic link."""

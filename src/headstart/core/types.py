@@ -321,6 +321,9 @@ class RowStates:
     noise: Tensor | None = None  # (rows,): noise of a row's observations, relative to the average row
     variance: Tensor | None = None  # (rows, width): of the activation
     exposure: Tensor | None = None  # (rows,): to click features, see ``clicks``; None without clicks
+    # (rows,): positions in the model, by which predictions find residuals (``neighbours``). It is not one of
+    # the ``parts``, and never stored. None: the rows are not in the model.
+    rows: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.code)
@@ -328,8 +331,14 @@ class RowStates:
     def take(self, rows: Tensor | slice) -> RowStates:
         """Return the states of ``rows``; a slice returns views."""
         if isinstance(rows, Tensor) and rows.dtype == torch.int64:
-            return self.each(lambda part: part.index_select(0, rows))  # faster than indexing
-        return self.each(lambda part: part[rows])
+            states = self.each(lambda part: part.index_select(0, rows))  # faster than indexing
+        else:
+            states = self.each(lambda part: part[rows])
+        return states if self.rows is None else states.at(self.rows[rows])
+
+    def at(self, rows: Tensor | None) -> RowStates:
+        """Return the states with the positions ``rows`` (rows,) in the model."""
+        return replace(self, rows=rows)
 
     def parts(self) -> list[Tensor]:
         """Return the tensors of the states that are not None."""
@@ -347,11 +356,11 @@ class RowStates:
 
     def to(self, dtype: torch.dtype) -> RowStates:
         """Return the states in the precision ``dtype``."""
-        return self.each(lambda part: part.to(dtype))
+        return self.each(lambda part: part.to(dtype)).at(self.rows)
 
     def detach(self) -> RowStates:
         """Return the states without gradients."""
-        return self.each(lambda part: part.detach())
+        return self.each(lambda part: part.detach()).at(self.rows)
 
     def append_zeros(self, more: int) -> RowStates:
         """Append ``more`` states of zeros."""
@@ -360,7 +369,7 @@ class RowStates:
         return self.each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> RowStates:
-        """Apply ``change`` to every tensor."""
+        """Apply ``change`` to every part."""
         optional = (self.noise, self.variance, self.exposure)
         changed = (None if part is None else change(part) for part in optional)
         return RowStates(change(self.code), change(self.code_std), change(self.activation), *changed)

@@ -395,7 +395,7 @@ def _score(
             times = {timing.shots: timing for timing in timings if timing.method == method}
             runs += score_adapter(
                 method, part.adapter, trained.knowledge, test, part.calibration, times, number,
-                ranking=ranking,
+                ranking=ranking, strengths=part.local,
             )  # fmt: skip
             if rows is not None:
                 runs += score_rows(method, trained, rows, number, ranking=ranking)

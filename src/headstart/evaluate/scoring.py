@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headstart.adapters.base import Adapter
 from headstart.core.likelihood import Likelihood
+from headstart.core.neighbours import LocalPart, LocalStrengths, local_part_of
 from headstart.core.predictive import Predictive, predict_grid
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError
@@ -41,21 +42,26 @@ def score_adapter(
     split: int = 0,
     *,
     ranking: bool = False,
+    strengths: LocalStrengths | None = None,
 ) -> list[Run]:
     """Score ``adapter`` under the name ``method`` at every number of shots of ``test``.
 
     ``times`` has the time per head by shots. Without a ``calibration`` intervals are not scored. With
-    ``ranking``, the ranking of all rows for each feature is scored, too.
+    ``ranking``, the ranking of all rows for each feature is scored, too. ``strengths`` are those of the local
+    part; None: without it.
     """
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
     heads, likelihood = partial(heads_of, adapter, states=states), knowledge.likelihood
 
-    def rank(made: Heads, context: FeatureBatch) -> Callable[[slice], Tensor]:
-        return rows_for(made, states, context.kinds, likelihood)
+    def local(made: Heads, context: FeatureBatch) -> LocalPart | None:
+        return None if strengths is None else local_part_of(knowledge, made, context, states, strengths)
+
+    def rank(made: Heads, context: FeatureBatch, part: LocalPart | None) -> Callable[[slice], Tensor]:
+        return rows_for(made, states, context.kinds, likelihood, part)
 
     return score_heads(
-        method, heads, states, likelihood, test, calibration, times, split, rank if ranking else None
+        method, heads, states, likelihood, test, calibration, times, split, local, rank if ranking else None
     )
 
 
@@ -68,21 +74,24 @@ def score_heads(
     calibration: Calibration | None,
     times: Mapping[int, Timing],
     split: int = 0,
-    rank: Callable[[Heads, FeatureBatch], Callable[[slice], Tensor]] | None = None,
+    local: Callable[[Heads, FeatureBatch], LocalPart | None] = lambda *_: None,
+    rank: Callable[[Heads, FeatureBatch, LocalPart | None], Callable[[slice], Tensor]] | None = None,
 ) -> list[Run]:
     """Score ``heads``, a function from contexts to heads, at every number of shots of ``test``.
 
-    ``states`` are the row states, refined for these heads. ``rank`` makes a function as ``rows_for`` does,
-    from heads and their contexts, if rankings are scored, too.
+    ``states`` are the row states, refined for these heads. ``local`` returns the local part of features from
+    their heads and contexts. ``rank`` makes a function as ``rows_for`` does, from heads, contexts and local
+    part, if rankings are scored, too.
     """
     runs = []
     for shots in test.shots:
         context = test.context(shots)
         made = heads(context)
-        predictive = test.predict(made, states, likelihood)
+        predictive, part = test.predict(made, states, likelihood), local(made, context)
+        predictive = predictive if part is None else part.shift_cells(predictive, test.targets)
         scores = score_targets(test, predictive, context.shots, calibration)
         if rank is not None:
-            scores |= score_lists(rank(made, context), test.lists())
+            scores |= score_lists(rank(made, context, part), test.lists())
         ms = round(times[shots].ms_per_feature, 6) if shots in times else None
         runs += runs_of(scores, split, method, shots, ms_per_feature=ms)
     return runs
@@ -105,13 +114,20 @@ def score_targets(
 
 
 def rows_for(
-    heads: Heads, states: RowStates, kinds: Tensor, likelihood: Likelihood
+    heads: Heads, states: RowStates, kinds: Tensor, likelihood: Likelihood, local: LocalPart | None = None
 ) -> Callable[[slice], Tensor]:
-    """Return a function that scores all rows for a slice of ``heads``: (heads of the slice, rows)."""
+    """Return a function that scores all rows for a slice of ``heads``: (heads of the slice, rows).
+
+    The rows of ``states`` are those of the table, from which features have the ``local`` part.
+    """
+    rows = torch.arange(len(states))
 
     @torch.no_grad()
     def scores(part: slice) -> Tensor:
-        return predict_grid(heads.take(part), states, kinds[part], likelihood).mean.T
+        predictive = predict_grid(heads.take(part), states, kinds[part], likelihood)
+        if local is not None:
+            predictive = local.take(np.arange(local.size)[part]).shift(predictive, rows)
+        return predictive.mean.T
 
     return scores
 

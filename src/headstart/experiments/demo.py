@@ -106,9 +106,9 @@ def score_model(model: Headstart, test: KShotTest) -> tuple[list[Run], dict[str,
     timings = time_adapters(adapters, {shots: test.context(shots) for shots in SHOTS}, knowledge.states)
     runs = []
     for name, adapter in adapters.items():
-        calibration = fitted.calibration if name == OURS else None
+        calibration, strengths = (fitted.calibration, fitted.local) if name == OURS else (None, None)
         times = {timing.shots: timing for timing in timings if timing.method == name}
-        runs += score_adapter(name, adapter, knowledge, test, calibration, times)
+        runs += score_adapter(name, adapter, knowledge, test, calibration, times, strengths=strengths)
     used = used_settings(
         fitted.backbone,
         fitted.settings.pretraining,

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headstart.core.neighbours import LocalPart, local_part_of
 from headstart.core.types import FeatureBatch, Heads
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.evaluate.kshot import KShotTest
@@ -149,7 +150,12 @@ def _evaluate_new_features(
 
     tested_types = types[test.features]
 
-    def rank(heads: Heads, context: FeatureBatch) -> Callable[[slice], torch.Tensor]:
+    def local(heads: Heads, context: FeatureBatch) -> LocalPart | None:
+        if fitted.local is None:
+            return None
+        return local_part_of(fitted.knowledge, heads, context, fitted.states, fitted.local)
+
+    def rank(heads: Heads, context: FeatureBatch, local: LocalPart | None) -> Callable[[slice], torch.Tensor]:
         def rows_of(part: slice) -> torch.Tensor:
             candidates = Candidates(
                 heads.take(part),
@@ -157,6 +163,7 @@ def _evaluate_new_features(
                 context.kinds[part],
                 context.shots[part],
                 torch.unique(tested_types),
+                None if local is None else local.take(np.arange(local.size)[part]),
             )
             return scores(fitted, criterion or Criterion(), candidates, fitted.states).T
 
@@ -171,6 +178,7 @@ def _evaluate_new_features(
         test,
         fitted.calibration,
         {},
+        local=local,
         rank=None if criterion is None else rank,
     )
     if (reference := _row_column_means(fitted, kinds)) is not None:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from headstart.adapters.base import Adapter
-from headstart.core.types import FeatureBatch, RowStates
+from headstart.core.predictive import predict_grid
+from headstart.core.types import FeatureBatch, Heads, RowStates
 from headstart.display import table_html
 from headstart.errors import UnsupportedError, for_user, option_name
 from headstart.model.features import Feature
@@ -29,7 +30,9 @@ from headstart.model.titles import row_titles, title_of
 from headstart.table import Names
 from headstart.table.names import as_name
 
-Source = Literal["observation", "choice", "row metadata", "row", "metadata", "context", "link", "others"]
+Source = Literal[
+    "observation", "choice", "row metadata", "row", "metadata", "context", "neighbour", "link", "others"
+]
 
 _TITLES: dict[Source, str] = {
     "observation": "what the row observed",
@@ -38,6 +41,7 @@ _TITLES: dict[Source, str] = {
     "row": "what else is known of the row",
     "metadata": "the feature's metadata",
     "context": "the feature's own observations",
+    "neighbour": "how the row differs at a feature like this one",
     "link": "from output to prediction",
     "others": "",
 }
@@ -61,11 +65,12 @@ class Contribution:
           of heads that have changed since the state was computed;
         - ``"metadata"``: one metadata column of the feature;
         - ``"context"``: the observations of the feature;
+        - ``"neighbour"``: the residual of a known feature at this row, see the local part in the methods;
         - ``"link"``: calibration, the limits of a rating, and the average of a probability over the
           uncertainty of its log-odds;
         - ``"others"``: the sum of small contributions, see ``Explanation.largest``.
     name : str
-        The observed feature or the metadata column; otherwise empty.
+        The observed feature, the neighbour or the metadata column; otherwise empty.
     given : object
         The observed value or the metadata value; None if there is none.
     value : float
@@ -286,6 +291,7 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
         Contribution("metadata", "all columns together", None, float(joint @ mean_activation)),
         Contribution("context", context, None, float((head - prior.feature) @ mean_activation)),
     ]
+    contributions += _neighbour_contributions(fitted, known, heads, explained.state)
     baseline = float(prior.average[:-1] @ baseline_activation + prior.average[-1])
     relevant = [part for part in contributions if part.source == "observation" or abs(part.value) > _ROUNDING]
     explanation = _explanation(fitted, explained, known, baseline, relevant)
@@ -343,6 +349,31 @@ def _observation_contributions(fitted: ModelState, inputs: RowInputs, effects: T
             title = title_of(feature.readable_metadata(fitted.schema))
             contribution = Contribution("observation", name, value, effect, title)
         contributions.append(contribution)
+    return sorted(contributions, key=lambda part: -abs(part.value))
+
+
+def _neighbour_contributions(
+    fitted: ModelState, feature: Feature, heads: Heads, state: RowStates
+) -> list[Contribution]:
+    """Return the contribution of each known feature to the local part, the largest first."""
+    local = fitted.local_part([feature], np.array(fitted.feature_store.slots([feature.name])))
+    if local is None or state.rows is None:
+        return []
+    predictive = predict_grid(heads, state, fitted.kinds_of([feature]), fitted.knowledge.likelihood)
+    moved = predictive.shifted(torch.ones_like(predictive.logits))
+    numbers, shifts, values = local.terms(int(state.rows[0]))
+    effects = shifts * float((moved.logits - predictive.logits)[0, 0])
+    names = fitted.feature_store.names_by_number(numbers)
+    facts = fitted.feature_store.facts(numbers)
+    contributions = []
+    for name, number, value, effect in zip(
+        names, numbers.tolist(), facts[:, 1] + facts[:, 2] * values, effects.tolist(), strict=True
+    ):
+        if name is None:  # the feature has been removed from the model, but its residuals are still read
+            contributions.append(Contribution("neighbour", fitted.backbone_features[number], None, effect))
+        else:
+            given = float(np.round(fitted.feature_store[name].kind.margin.to_value(value), 6))
+            contributions.append(Contribution("neighbour", name, given, effect))
     return sorted(contributions, key=lambda part: -abs(part.value))
 
 

@@ -596,6 +596,11 @@ class FeatureStore(Mapping[str, Feature]):
         return None if entry.reference < 0 else (entry.reference, entry.reference_kind or entry.feature.kind)
 
     @property
+    def arena(self) -> Arena[Heads]:
+        """The arena of the heads, in which a slot always has the same head."""
+        return self._arena
+
+    @property
     def stored_arrays(self) -> list[NDArray[Any]]:
         """The weights, biases, covariances and noises of all stored heads, in numpy."""
         return self._arena.arrays

@@ -280,6 +280,7 @@ def build_state(
         feature_store=FeatureStore(example_heads, backbone_features),
         backbone_features=backbone_features,
         judgement=judgement,
+        local=trained_adapter.local,
         middle=table.kinds.take(train_features).middle_real(),
         encoders=dict(table.encoders),
         row_metadata=row_metadata,

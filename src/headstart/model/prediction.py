@@ -633,7 +633,8 @@ def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> C
     """
     feature, likelihood = fitted.feature_store[name], fitted.knowledge.likelihood
     kind = fitted.kind_of(feature)
-    if isinstance(feature.kind.margin, Category):  # all levels are predicted
+    is_category = isinstance(feature.kind.margin, Category)  # all levels are predicted
+    if is_category or fitted.local_part([feature], np.array(fitted.feature_store.slots([name]))) is not None:
         states = fitted.row_store.take(np.array([fitted.rows.position(row)]))
         found = predict_features(fitted, Names([row], "row"), states, [name])
         return CellPrediction(
@@ -698,10 +699,15 @@ def predict_features(
             heads, positions = fitted.feature_store.heads_for_grid(features.slots[which])
         else:
             heads = move(fitted.feature_store.heads_at(features.slots[which]), device)
+        whole_listing = len(which) == len(features.names)
+        listed = features.features if whole_listing else features.features[columns]
+        local = fitted.local_part(listed, features.slots[which])
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             block = move(states if len(rows) <= _ROWS_AT_ONCE else states.take(part), device)
             predictive = predict_grid(heads, block, types[columns], likelihood, positions=positions)
+            if local is not None:
+                predictive = local.shift(predictive, block.rows)
             numbers = units.apply(predictive.mean, predictive.std, which)
             center[part, columns], scale[part, columns] = numbers
     if has_categories:
@@ -760,6 +766,9 @@ def predict_pairs(
         types = torch.from_numpy(fitted.modelled_types(features.kinds.types)).to(device)
         likelihood = fitted.knowledge.likelihood
         predictive = predict_cells(heads, states, cells, types, likelihood)
+        local = fitted.local_part(features.features, features.slots)
+        if local is not None:
+            predictive = local.shift_cells(predictive, replace(cells, index=torch.from_numpy(rows[pairs])))
         units, column = Units.of(fitted, features), which[pairs] - first
         numbers = units.apply(predictive.mean, predictive.std, column)
         for position, feature in enumerate(features.features):

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.core.neighbours import LocalPart
 from headstart.core.predictive import Predictive, grid_logits, predict_grid
 from headstart.core.types import Heads, RowStates, second_moment
 from headstart.display import MAX_LINES, table_html, text_table
@@ -87,6 +88,7 @@ class Candidates:
     modelled: Tensor  # (features,): the kinds that the likelihood uses for them
     shots: Tensor  # (features,)
     all_types: Tensor  # a superset of ``types``, without repetition
+    local: LocalPart | None = None  # of the features; None: none has one
 
     @classmethod
     def at(cls, fitted: ModelState, columns: FeatureColumns, slots: Tensor | slice) -> Candidates:
@@ -94,7 +96,12 @@ class Candidates:
         types = torch.from_numpy(columns.types)[slots]
         shots = torch.from_numpy(columns.shots)[slots]
         all_types = torch.from_numpy(columns.kinds)
-        return cls(fitted.feature_store.stored(slots), types, fitted.modelled_kinds(types), shots, all_types)
+        heads, modelled = fitted.feature_store.stored(slots), fitted.modelled_kinds(types)
+        local = fitted.local_part(columns.features)
+        if local is not None:
+            whole = isinstance(slots, slice) and slots == slice(0, local.size)
+            local = local if whole else local.take(np.arange(local.size)[slots])
+        return cls(heads, types, modelled, shots, all_types, local)
 
 
 def scores(
@@ -116,10 +123,12 @@ def scores(
         usual = scores(fitted, mean, candidates, average_row(fitted), dtype)
         return scores(fitted, mean, candidates, states, dtype) - usual
     likelihood, modelled = fitted.knowledge.likelihood, candidates.modelled
-    if criterion.by == "mean" and likelihood.is_linear(fitted.modelled_kinds(candidates.all_types)):
+    is_linear, local = likelihood.is_linear(fitted.modelled_kinds(candidates.all_types)), candidates.local
+    if criterion.by == "mean" and is_linear and local is None:
         scored = grid_logits(candidates.heads, states, dtype)
     else:
         predictive = predict_grid(candidates.heads, states, modelled, likelihood, dtype)
+        predictive = predictive if local is None else local.shift(predictive, states.rows)
         scored = predictive.mean
         if criterion.by in ("lower", "upper"):
             deviations = _normal_quantile(criterion.quantile) * (1 if criterion.by == "upper" else -1)
@@ -142,7 +151,7 @@ def average_row(fitted: ModelState) -> RowStates:
     """Return the state of a row with the mean activation of all rows: one row."""
     states = fitted.states.take(slice(0, 1))
     activation = second_moment(fitted.states)[-1:, :-1].to(states.activation.dtype)
-    return replace(states, activation=activation, variance=None)
+    return replace(states, activation=activation, variance=None, rows=None)
 
 
 def _mean_at(predictive: Predictive, deviations: Tensor | float) -> Tensor:
@@ -787,7 +796,10 @@ def _highest_rows(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the positions of the rows with the highest scores, and the scores in the data's units."""
     types = torch.tensor([feature.kind.type])
-    candidate = Candidates(heads, types, fitted.modelled_kinds(types), torch.tensor([feature.shots]), types)
+    slots = np.array(fitted.feature_store.slots([feature.name]))
+    local = fitted.local_part([feature], slots)
+    modelled = fitted.modelled_kinds(types)
+    candidate = Candidates(heads, types, modelled, torch.tensor([feature.shots]), types, local)
     row_store, positions, excluded = fitted.row_store, candidates, np.zeros(len(candidates), dtype=bool)
     read_all = 3 * len(candidates) > len(fitted.rows)
     if read_all:  # in the order of storage, so that the states are not copied
@@ -798,7 +810,8 @@ def _highest_rows(
         positions[slots] = np.arange(len(slots))
 
     def score(part: slice) -> Tensor:
-        states = row_store.stored(part) if read_all else row_store.take(positions[part])
+        at = torch.from_numpy(positions[part])
+        states = row_store.stored(part).at(at) if read_all else row_store.take(positions[part])
         scored = scores(fitted, criterion, candidate, states, torch.float32)[:, 0]
         return torch.where(torch.from_numpy(excluded[part]), -torch.inf, scored)[None]
 

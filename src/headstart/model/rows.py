@@ -63,7 +63,7 @@ class RowStore:
         store = cls(names, arena.take(slice(0, 0)))
         store._arena = arena
         store._share_slots(np.arange(len(names)))
-        store.__dict__["states"] = arena.take(slice(0, len(names)))
+        store.__dict__["states"] = arena.take(slice(0, len(names))).at(torch.arange(len(names)))
         return store
 
     def _share_slots(self, slots: NDArray[np.int64]) -> None:
@@ -80,10 +80,10 @@ class RowStore:
     @cached_property
     def states(self) -> RowStates:
         """The current states of all rows."""
-        slots = self._slots.whole()
-        if len(self._arena.parts) == len(self) and np.array_equal(slots, np.arange(len(self))):
-            return self._arena.parts  # without a copy, as no state has changed
-        return self._arena.take(torch.from_numpy(slots))
+        slots, rows = self._slots.whole(), torch.arange(len(self))
+        if len(self._arena.parts) == len(self) and np.array_equal(slots, rows.numpy()):
+            return self._arena.parts.at(rows)  # without a copy, as no state has changed
+        return self._arena.take(torch.from_numpy(slots)).at(rows)
 
     @property
     def unchanged(self) -> bool:
@@ -94,7 +94,7 @@ class RowStore:
         """Return the current states of the rows at these positions."""
         if "states" in self.__dict__:
             return self.states.take(torch.from_numpy(rows))
-        return self._arena.take(torch.from_numpy(self._slots.take(rows)))
+        return self._arena.take(torch.from_numpy(self._slots.take(rows))).at(torch.from_numpy(rows))
 
     def take_references(self, rows: NDArray[np.int64]) -> RowStates:
         """Return the references of the rows at these positions."""

@@ -6,9 +6,9 @@ All operations on a model take a ``ModelState`` and return another one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, stack
 from headstart.adapters.base import Adapter, AdapterConfig, adapter_config
 from headstart.backbones.base import Backbone
 from headstart.core.likelihood import Likelihood
+from headstart.core.neighbours import LocalPart, LocalStrengths, LocalWeights, neighbours_of
 from headstart.core.predictive import predict_cells
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError, NumericalError, for_user, option_name
@@ -26,7 +27,7 @@ from headstart.linalg.array_ops import LinAlgError
 from headstart.linalg.row_sharded import global_count, global_max, global_sum
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.observations import ObservationLists
-from headstart.model.persistent import copy_with
+from headstart.model.persistent import Arena, copy_with
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
@@ -367,6 +368,46 @@ def given_exposure(feature: Feature) -> float:
 Reads = Literal["references", "fitted"]  # the states of rows, or heads of features, to compute from
 
 
+_FEW_FEATURES = 64  # whose local part is put together each time
+
+
+class LocalCache:
+    """The weights of local parts by the slots of heads, computed when they are first needed.
+
+    Versions of a model share a cache: a slot always has the same head, and so the same local part unless a
+    row of the table was removed. A copy of a model starts with an empty one.
+    """
+
+    def __init__(self) -> None:
+        self._weights: tuple[object, object, dict[int, LocalWeights]] = (None, None, {})
+        # The last long sequence of features with its local part, for predictions of all features.
+        self._last: tuple[Sequence[Feature | None], LocalPart | None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+
+    def weights(self, arena: Arena[Heads], knowledge: Knowledge) -> dict[int, LocalWeights]:
+        """Return the weights of features whose heads are in ``arena``, by slot, given the ``knowledge``."""
+        weights = self._weights
+        if weights[0] is not arena or weights[1] is not knowledge:
+            self._weights = weights = (arena, knowledge, {})
+        return weights[2]
+
+    def last_part(
+        self, features: Sequence[Feature | None], compute: Callable[[], LocalPart | None]
+    ) -> LocalPart | None:
+        """Return the local part of a sequence of ``features``, computed if it is not the last long one."""
+        if len(features) <= _FEW_FEATURES:
+            return compute()
+        last = self._last
+        if last is None or last[0] is not features:
+            self._last = last = (features, compute())
+        return last[1]
+
+
 @dataclass(frozen=True)
 class ModelState:
     """All parts of a fitted model. It is immutable: a change returns another state that shares most parts.
@@ -397,6 +438,8 @@ class ModelState:
     # outlier of the knowledge's cells was winsorised, or all features have contexts
     table_values: NDArray[np.float64] | None = None
     arrivals: int = 0  # the arrival of the next observation
+    local: LocalStrengths | None = None  # of the local part of new features; None: without it
+    local_cache: LocalCache = field(default_factory=LocalCache)
 
     @property
     def rows(self) -> Names:
@@ -464,6 +507,55 @@ class ModelState:
         """Return ``heads`` with larger variances where observations are surprising."""
         factors = self.calibration.factor(batch.shots, batch.kinds)[:, USUAL_LEVEL]
         return widen_surprised(heads, batch, states, factors, self.knowledge.likelihood)
+
+    def local_part(
+        self, features: Sequence[Feature | None], slots: NDArray[np.int64] | None = None
+    ) -> LocalPart | None:
+        """Return the local part of the predictions of ``features``; None if none has one.
+
+        Features of the backbone have none. The heads of the features are in ``slots``, by default in the
+        order of the features; a feature is None where a slot is not in use.
+        """
+        if self.local is None:
+            return None
+        return self.local_cache.last_part(features, lambda: self._compute_local_part(features, slots))
+
+    def _compute_local_part(
+        self, features: Sequence[Feature | None], slots: NDArray[np.int64] | None
+    ) -> LocalPart | None:
+        added = [
+            position
+            for position, feature in enumerate(features)
+            if feature is not None and not feature.in_backbone
+        ]
+        if not added:
+            return None
+        known, weights = self.local_cache.weights(self.feature_store.arena, self.knowledge), []
+        for position in added:
+            slot = position if slots is None else int(slots[position])
+            if slot not in known:
+                known[slot] = self._local_weights(cast(Feature, features[position]), slot)
+            weights.append(known[slot])
+        neighbours = neighbours_of(self.knowledge)
+        return LocalPart(len(features), np.array(added), neighbours.stack(weights), neighbours)
+
+    @torch.no_grad()
+    def _local_weights(self, feature: Feature, slot: int) -> LocalWeights:
+        """Compute the weights of one feature's local part from its context and its head in ``slot``.
+
+        Features are computed one by one, so that the result does not depend on others.
+        """
+        batch = self.batch_of([feature])
+        rows, index = np.unique(batch.cells.index.numpy(), return_inverse=True)
+        cells = replace(batch.cells, index=torch.from_numpy(index), width=len(rows))
+        states = self.row_store.take_references(rows).to(torch.float64)
+        heads = self.feature_store.heads_at(np.array([slot])).to(torch.float64)
+        predictive = predict_cells(heads, states, cells, batch.kinds, self.knowledge.likelihood)
+        residuals = predictive.residuals(cells.values.double())
+        (weights,) = neighbours_of(self.knowledge).weights_of(
+            batch, residuals, cast(LocalStrengths, self.local)
+        )
+        return weights
 
     def with_heads(self, features: list[Feature], heads: Heads) -> ModelState:
         """Return the model with these features and current heads."""

@@ -47,6 +47,8 @@ class Outcome:
     feature: Tensor  # (n,): the feature of each value
     binary: Tensor  # (n,): whether the feature is binary, even if the model treats it as a number
     weights: Tensor | None = None  # (n,): of the values; None: all 1
+    # (n, 2): residuals of neighbours by which the two local parts move a prediction at strength 1
+    local: Tensor | None = None
 
     def weighted(self, numbers: Tensor) -> Tensor:
         """Multiply ``numbers`` of the values (n,) by their weights."""

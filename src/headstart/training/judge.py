@@ -13,6 +13,7 @@ from headstart.adapters.base import Adapter
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
 from headstart.core.likelihood import Likelihood
+from headstart.core.neighbours import LocalStrengths, Neighbours
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import VALIDATION_SHOTS
 from headstart.table.kinds import KindType
@@ -30,7 +31,13 @@ _MAX_HELD_OUT = 400  # features in one fold
 
 _MAX_FOLDS = 4
 
-_SHRINKAGE_FEATURES = 10  # number of features at which an estimated blend share is shrunk by half
+_SHRINKAGE_FEATURES = 10  # number of features at which an estimated share or strength is shrunk by half
+
+_MIN_LOCAL_FEATURES = 12  # held out, to estimate the strengths of a local part
+
+_LOCAL_GROUPS = 5  # of held-out features: strengths for one group are estimated from the others
+
+_MOST_STRENGTH = 4.0  # of a local part
 
 
 class Verdict(Config):
@@ -113,20 +120,32 @@ def draw_folds(
 
 @torch.no_grad()
 def predict_held_out(
-    adapter: Adapter, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool = False
+    adapter: Adapter,
+    likelihood: Likelihood,
+    tasks: Tasks,
+    *,
+    seed: int,
+    all_binary: bool = False,
+    neighbours: Neighbours | None = None,
 ) -> dict[int, Outcome]:
     """Predict the targets of held-out features at several numbers of shots.
 
     Return outcomes by shots in main memory, with features identified by their position in ``tasks``.
-    ``all_binary`` marks all values as binary even if the model treats them as numbers.
+    ``all_binary`` marks all values as binary even if the model treats them as numbers. With ``neighbours``,
+    the features of the rows' table, outcomes have the local parts of the predictions.
     """
     with compute_on(tasks.batch.kinds.device):
-        outcomes = _outcomes(adapter, likelihood, tasks, seed, all_binary)
+        outcomes = _outcomes(adapter, likelihood, tasks, seed, all_binary, neighbours)
     return {shots: move(outcome, CPU) for shots, outcome in outcomes.items()}
 
 
 def _outcomes(
-    adapter: Adapter, likelihood: Likelihood, tasks: Tasks, seed: int, all_binary: bool
+    adapter: Adapter,
+    likelihood: Likelihood,
+    tasks: Tasks,
+    seed: int,
+    all_binary: bool,
+    neighbours: Neighbours | None,
 ) -> dict[int, Outcome]:
     """Predict the targets on the device of ``tasks``: outcomes by shots."""
     episodes = validation_episodes(tasks, VALIDATION_SHOTS[-1], seed)
@@ -141,8 +160,13 @@ def _outcomes(
             heads, targets = adapter.adapt(episode.context, refined), episode.targets
             predictive = predict_cells(heads, refined, targets, episode.context.kinds, likelihood)
             binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
-            feature = features[targets.lines]
-            parts[shots].append(Outcome(predictive, targets.values, feature, binary, targets.weights))
+            feature, local = features[targets.lines], None
+            if neighbours is not None:
+                cells = episode.context.cells
+                observed = predict_cells(heads, refined, cells, episode.context.kinds, likelihood)
+                residuals = observed.residuals(cells.values)
+                local = neighbours.shifts_at_strength_one(episode.context, residuals, targets)
+            parts[shots].append(Outcome(predictive, targets.values, feature, binary, targets.weights, local))
     return {shots: concatenate_outcomes(outcomes) for shots, outcomes in parts.items()}
 
 
@@ -158,7 +182,13 @@ def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
         name: torch.cat([getattr(part, name) for part in parts]) for name in ("truth", "feature", "binary")
     }
     weights = [part.weights for part in parts if part.weights is not None]
-    return Outcome(predictive, **others, weights=torch.cat(weights) if weights else None)
+    local = [part.local for part in parts if part.local is not None]
+    return Outcome(
+        predictive,
+        **others,
+        weights=torch.cat(weights) if weights else None,
+        local=torch.cat(local) if local else None,
+    )
 
 
 def beats(candidate: CandidateOutcomes, other: CandidateOutcomes, standard_errors: float) -> bool:
@@ -179,6 +209,94 @@ def beats(candidate: CandidateOutcomes, other: CandidateOutcomes, standard_error
     gains = gains[present]
     standard_error = float(gains.std(correction=0)) * len(gains) ** 0.5
     return bool(float(gains.sum()) > standard_errors * standard_error)
+
+
+# -- the local part ----------------------------------------------------------------------------------
+
+
+def fit_local_strengths(
+    candidate: CandidateOutcomes, standard_errors: float
+) -> tuple[LocalStrengths, CandidateOutcomes] | None:
+    """Estimate the strengths of the local part from a candidate's outcomes on held-out features.
+
+    Return them with the outcomes of the candidate with its local part; None if the local part does not lower
+    the error by more than ``standard_errors`` of the difference (``beats``). This error is that of features
+    which did not contribute to the estimates. At a number of shots at which it is not lower, the strengths
+    are 0. They are those of fewer shots where less than ``_MIN_LOCAL_FEATURES`` have enough observations.
+    """
+    local = {
+        shots: outcome
+        for shots, outcome in candidate.outcomes.items()
+        if outcome.local is not None and outcome.features >= _MIN_LOCAL_FEATURES
+    }
+    if not local:
+        return None
+    cross_fitted = CandidateOutcomes(
+        {shots: _shift(outcome, _cross_fitted_strengths(outcome)) for shots, outcome in local.items()}
+    )
+    outcomes, candidate = candidate.outcomes, CandidateOutcomes(local)
+    if not beats(cross_fitted, candidate, standard_errors):
+        return None
+    errors, other_errors = cross_fitted.errors(), candidate.errors()
+    helps = {shots: errors[shots].mean < other_errors[shots].mean for shots in local}
+    strengths = {shots: helps[shots] * _best_strengths(outcome) for shots, outcome in local.items()}
+    at = {
+        shots: strengths[max([mark for mark in local if mark <= shots], default=min(local))]
+        for shots in VALIDATION_SHOTS
+    }
+    shifted = {shots: _shift(outcome, at[shots]) for shots, outcome in outcomes.items()}
+    similar, chosen = torch.stack(list(at.values())).T.tolist()
+    return LocalStrengths(similar=similar, chosen=chosen), CandidateOutcomes(shifted)
+
+
+def _cross_fitted_strengths(outcome: Outcome) -> Tensor:
+    """Return strengths for each value that are estimated from other features: (n, 2)."""
+    features, owner = torch.unique(outcome.feature, return_inverse=True)
+    order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))
+    group = (order % _LOCAL_GROUPS)[owner]
+    strengths = torch.zeros(len(owner), 2)
+    for number in range(min(_LOCAL_GROUPS, len(features))):
+        strengths[group == number] = _best_strengths(outcome, group != number)
+    return strengths
+
+
+def _best_strengths(outcome: Outcome, which: Tensor | None = None) -> Tensor:
+    """Return the two strengths with the least squared error of standardised residuals, shrunk to 0: (2,).
+
+    ``which`` is a mask of the values to use (n,).
+    """
+    mask = torch.ones_like(outcome.feature, dtype=torch.bool) if which is None else which
+    if outcome.local is None or not bool(mask.any()):
+        return torch.zeros(2)
+    residuals = outcome.predictive.residuals(outcome.truth)[mask].double()
+    local, weight = outcome.local[mask].double(), outcome.weighted(torch.ones_like(outcome.truth))[mask]
+    weighted = local * weight.double()[:, None]
+    squares, products = weighted.T @ local, weighted.T @ residuals
+    strengths = _non_negative_solution(squares, products).clamp(max=_MOST_STRENGTH)
+    features = len(torch.unique(outcome.feature[mask]))
+    return (strengths * features / (features + _SHRINKAGE_FEATURES)).float()
+
+
+def _non_negative_solution(squares: Tensor, products: Tensor) -> Tensor:
+    """Solve the normal equations of two coefficients that are not negative: (2,)."""
+    single = products.clamp(min=0) / squares.diagonal().clamp(min=1e-12)
+    if float(squares.det()) > 1e-9 * float(squares.diagonal().prod()):
+        both: Tensor = torch.linalg.solve(squares, products)
+        if bool((both >= 0).all()):
+            return both
+    better = int((single * products).argmax())
+    return torch.where(torch.arange(2) == better, single, 0.0)
+
+
+def _shift(outcome: Outcome, strengths: Tensor) -> Outcome:
+    """Return the outcome with its local part at ``strengths``, (2,) or (n, 2)."""
+    if outcome.local is None:
+        return outcome
+    shift = (outcome.local * strengths).sum(1).to(outcome.predictive.logits.dtype)
+    return replace(outcome, predictive=outcome.predictive.shifted(shift))
+
+
+# -- the blend of networks and closed form -----------------------------------------------------------
 
 
 @torch.no_grad()

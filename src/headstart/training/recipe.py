@@ -43,8 +43,9 @@ from headstart.backbones.base import (
 )
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
+from headstart.core.neighbours import LocalStrengths, neighbours_of
 from headstart.core.types import VALIDATION_SHOTS, Knowledge
-from headstart.distributed import copy_from_main_process
+from headstart.distributed import copy_from_main_process, process_group
 from headstart.errors import InputError, UnsupportedError, option_name
 from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
@@ -62,6 +63,7 @@ from headstart.training.judge import (
     blend_outcomes,
     concatenate_outcomes,
     draw_folds,
+    fit_local_strengths,
     predict_held_out,
 )
 from headstart.training.meta_training import MetaTrainingConfig, meta_train
@@ -87,7 +89,7 @@ MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks were never better than
 # From this size on, the judge uses the final training of networks: a separate one would take too long.
 MIN_OBSERVATIONS_AT_ONCE = 500_000
 
-_MARGIN = 1.0  # standard errors by which networks must beat the closed form
+_MARGIN = 1.0  # standard errors by which networks, or a local part, must improve on a simpler candidate
 
 
 class Recipe(Config):
@@ -114,6 +116,7 @@ class TrainedAdapter:
     calibration: Calibration
     metatraining: MetaTrainingConfig | None  # None for an adapter without parameters
     candidates: dict[str, CandidateOutcomes]  # of the adapter and its closed form, by name
+    local: LocalStrengths | None = None  # of the local part of new features; None: without it
 
 
 @dataclass(frozen=True)
@@ -221,11 +224,9 @@ def train_best(
     large = global_count(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
     judge_in_training = many and large and not bool((table.kinds.types[features] == KindType.REAL).any())
     judge_in_training &= not judge.has_clicks
-    if judge_in_training:
-        recipe = judge.choose(recipe).recipe if judge.all_binary else recipe
-        choice = None
-    else:
-        choice = judge.choose(recipe, networks=many)
+    choice = None
+    if not judge_in_training or judge.all_binary:  # a link must be chosen before the final training
+        choice = judge.choose(recipe, networks=many and not judge_in_training)
         recipe = choice.recipe
     trainer = prepare(
         table,
@@ -237,12 +238,14 @@ def train_best(
         checkpoint=checkpoint,
         device=device,
     )
-    if choice is None:
+    if judge_in_training or choice is None:
         trained, judgement = _train_and_choose(trainer)
+        keep = choice is not None and choice.local is not None and judgement.chosen == CLOSED_FORM
     else:
-        trained, judgement = trainer.train(choice.adapter, "adapter", {}), choice.judgement
-        if choice.calibration is not None:
-            trained = replace(trained, calibration=choice.calibration)
+        trained, keep = trainer.train(choice.adapter, "adapter", {}), True
+    if choice is not None and keep:  # the closed form of the final training is the one that was judged
+        calibration = choice.calibration or trained.calibration
+        trained, judgement = replace(trained, calibration=calibration, local=choice.local), choice.judgement
     return TrainedParts(trainer.backbone, trainer.knowledge, {"adapter": trained}), recipe, judgement
 
 
@@ -454,6 +457,7 @@ class Choice:
     adapter: AdapterConfig
     judgement: Judgement
     calibration: Calibration | None = None
+    local: LocalStrengths | None = None  # of the local part of new features; None: without it
 
 
 class Judge:
@@ -488,7 +492,10 @@ class Judge:
         self.has_clicks = bool((table.kinds.types[features] == KindType.CLICK).any())
 
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
-        """Choose among the closed form, networks if ``networks``, and both links of a binary table."""
+        """Choose among the closed form, networks if ``networks``, and both links of a binary table.
+
+        The chosen candidate gets a local part if this makes it better by ``_MARGIN`` standard errors.
+        """
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
         if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE or self.has_clicks:
             no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
@@ -501,11 +508,15 @@ class Judge:
                 chosen, recipe = name, identity
         if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
             chosen, adapter = NETWORKS, adapter_config(BLEND)
+        local = fit_local_strengths(candidates[chosen], _MARGIN)
+        if local is not None:
+            chosen = f"{chosen}, with neighbours"
+            candidates[chosen] = local[1]
         judgement = build_judgement(
             candidates, chosen, sum(len(np.unique(self.groups[fold])) for fold in self.folds)
         )
         calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
-        return Choice(recipe, adapter, judgement, calibration)
+        return Choice(recipe, adapter, judgement, calibration, None if local is None else local[0])
 
     def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, CandidateOutcomes]:
         """Return the outcomes of candidates on all folds, by name."""
@@ -546,6 +557,8 @@ class Judge:
         with compute_on(self.device):
             tasks = disjoint_tasks(batch, trained.knowledge)
         numbers = torch.from_numpy(self.groups[held_out])  # outcomes of all folds identify features by these
+        # Several processes have the residuals of some rows each: their models have no local part.
+        neighbours = neighbours_of(trained.knowledge) if process_group().is_single else None
         by_name = {}
         for name, candidate in trained.adapters.items():
             outcomes = predict_held_out(
@@ -554,6 +567,7 @@ class Judge:
                 tasks,
                 seed=recipe.random_state,
                 all_binary=self.all_binary,
+                neighbours=neighbours,
             )
             by_name[name] = {
                 shots: replace(outcome, feature=numbers[outcome.feature])

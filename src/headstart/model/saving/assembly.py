@@ -141,6 +141,7 @@ def build_state(
         feature_store=stored.feature_store,
         backbone_features=stored.backbone_features,
         judgement=facts.judgement,
+        local=facts.local,
         middle=None if facts.middle is None else Kind.parse(facts.middle),
         row_metadata=stored.row_metadata,
         arrived=facts.arrived,

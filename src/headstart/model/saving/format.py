@@ -23,6 +23,7 @@ from torch import Tensor
 from headstart.adapters.base import ADAPTERS
 from headstart.backbones.base import BACKBONES
 from headstart.config import Config
+from headstart.core.neighbours import LocalStrengths
 from headstart.core.types import Heads, RowPriorRegression, RowStates
 from headstart.errors import InputError
 from headstart.model.features import FeatureStore
@@ -65,6 +66,7 @@ class ModelFacts(Config):
     features: FeatureFacts
     backbone_features: tuple[Name, ...]
     judgement: Judgement | None  # the comparison by which the adapter was chosen
+    local: LocalStrengths | None = None  # of the local part of new features; None: without it
     middle: str | None  # the usual kind of real features, for new ones with an unknown scale
     rows: tuple[Name, ...]
     row_metadata: MetadataSchema | None = None
@@ -100,6 +102,7 @@ def model_facts(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
         ),
         backbone_features=list(fitted.backbone_features),
         judgement=fitted.judgement,
+        local=fitted.local,
         middle=None if fitted.middle is None else str(fitted.middle),
         rows=list(fitted.rows),
         row_metadata=None if fitted.row_metadata is None else fitted.row_metadata.schema,
@@ -144,7 +147,7 @@ def model_tensors(fitted: ModelState) -> dict[str, Tensor]:
         "features": heads,
         "knowledge/heads": knowledge.heads,
         "knowledge/states": knowledge.states,
-        "states": fitted.states,
+        "states": fitted.states.at(None),
     }
     if knowledge.scales is not None:
         parts["knowledge/scales"] = knowledge.scales

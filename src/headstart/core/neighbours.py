@@ -1,0 +1,350 @@
+"""The local part of a new feature's prediction: the residuals of a few known features at the same row.
+
+Factors of low rank average out pairs and small groups of features that go together, such as the parts of one
+exam question. The residuals of the known features still contain them. Let R_ij be the residual of known
+feature j at row i: the value less the prediction of the backbone, in standard deviations of an observation.
+A new feature has weights a_j, and its output at row i is moved by Σ_j a_j·R_ij standard deviations, where j
+runs over the known features that row i observed. The weights are
+
+    a = ρ·m + s·(Rᵀ·W·R + I/t)⁻¹·Rᵀ·W·r
+
+- m_j = c_j² / max(1, Σ_l c_l²·f_l), from the cosine c_j ≥ 0 of the metadata of both features; f_l is the
+  fraction of rows that observed feature l. The largest ``SIMILAR`` of them are not 0.
+- The other term is a ridge regression of the context's residuals r on the residuals of ``CHOSEN`` known
+  features at the same rows: those with the largest (Rᵀ·W·r)_j² / ((Rᵀ·W·R)_jj + 1/t), which is twice the
+  gain of feature j alone in log-likelihood. W contains the weights of the observations, and the prior
+  variance t of a weight is such that the local part explains a share of ``PRIOR_SHARE`` a priori.
+- ρ and s depend on the number of shots. They are estimated on held-out features (``LocalStrengths``), and
+  are 0 where the local part does not improve their predictions.
+
+Residuals are those of the table that the backbone was trained on. They never change, so the local part of one
+feature does not depend on any other new feature. Rows that are not in this table have no residuals.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from headstart.config import Config
+from headstart.core.predictive import Predictive, predict_cells
+from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, Knowledge, RowStates, interpolate_one
+from headstart.table.cells import Cells
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+SIMILAR = 128  # known features with a weight from the similarity of metadata
+
+CHOSEN = 32  # known features with a weight estimated from the context
+
+PRIOR_SHARE = 0.3  # of the variance of an observation, explained by the local part a priori
+
+_ROUNDING = 1e-7  # relative difference of gains that are equal: the choice must not depend on rounding
+
+_NUMBERS_AT_ONCE = 2**22  # of a dense block of residuals or weights
+
+
+class LocalStrengths(Config):
+    """The strengths ρ and s of the local part at each of ``VALIDATION_SHOTS``."""
+
+    similar: tuple[float, ...] = Field(min_length=len(VALIDATION_SHOTS), max_length=len(VALIDATION_SHOTS))
+    chosen: tuple[float, ...] = Field(min_length=len(VALIDATION_SHOTS), max_length=len(VALIDATION_SHOTS))
+
+    def at(self, shots: float) -> tuple[float, float]:
+        """Return ρ and s at one number of shots, interpolated linearly in log(1 + shots)."""
+        similar, chosen = (
+            interpolate_one(VALIDATION_SHOTS, np.array(part), shots) for part in (self.similar, self.chosen)
+        )
+        return similar, chosen
+
+
+class LocalWeights(NamedTuple):
+    """The weights of one feature: ascending positions of known features, and a number for each."""
+
+    features: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def scale(self, factor: float) -> LocalWeights:
+        """Return the weights multiplied by ``factor``."""
+        return LocalWeights(self.features, factor * self.values)
+
+    def add(self, other: LocalWeights) -> LocalWeights:
+        """Return the sum of two weights."""
+        features, place = np.unique(np.concatenate([self.features, other.features]), return_inverse=True)
+        values = np.zeros(len(features))
+        np.add.at(values, place, np.concatenate([self.values, other.values]))
+        return LocalWeights(features, values)
+
+
+NO_WEIGHTS = LocalWeights(np.zeros(0, np.int64), np.zeros(0))
+
+
+class Neighbours:
+    """The residuals and metadata of the known features, from which new features get their local part.
+
+    Parameters
+    ----------
+    knowledge : Knowledge
+        The table that the backbone was trained on, with its row states and heads.
+    """
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+
+    @property
+    def cells(self) -> Cells:
+        """The observations of the table: rows × features."""
+        return self._knowledge.cells
+
+    @cached_property
+    @torch.no_grad()
+    def residuals(self) -> csr_array:
+        """The residuals of all observations: (rows, features), features in ascending order in each row."""
+        from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
+
+        knowledge, cells = self._knowledge, self._knowledge.cells.transpose()
+        heads = replace(knowledge.heads.detach(), covariance=None)
+        states = replace(knowledge.states, variance=None)
+        predictive = predict_cells(heads, states, cells, knowledge.kinds, knowledge.likelihood)
+        parts = (predictive.residuals(cells.values).double(), cells.index, cells.indptr)
+        numbers, index, indptr = (part.cpu().numpy() for part in parts)
+        by_feature = csr_array((numbers, index, indptr), shape=(len(knowledge.kinds), cells.width))
+        by_row = by_feature.T.tocsr()
+        by_row.sort_indices()
+        return by_row
+
+    @cached_property
+    def _directions(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The mean of the encoded metadata (width,), and its centred unit vectors (features, width)."""
+        numbers = self._knowledge.metadata.cpu().double().numpy()
+        mean = numbers.mean(0)
+        return mean, _unit_vectors(numbers - mean)
+
+    @cached_property
+    def _frequencies(self) -> NDArray[np.float64]:
+        """The fraction of rows that observed each feature."""
+        counts: NDArray[np.float64] = self._knowledge.count_shots().cpu().double().numpy()
+        return counts / max(1, len(self._knowledge.cells))
+
+    def similar_weights(self, metadata: NDArray[np.float32]) -> LocalWeights:
+        """Return the weights m of a feature with the encoded ``metadata`` (width,)."""
+        if not len(metadata):
+            return NO_WEIGHTS
+        mean, directions = self._directions
+        cosines = directions @ _unit_vectors(metadata[None].astype(np.float64) - mean)[0]
+        squares = np.maximum(0.0, cosines) ** 2
+        index = _largest(squares, SIMILAR)
+        values = squares[index]
+        return LocalWeights(index, values / max(1.0, float(values @ self._frequencies[index])))
+
+    def chosen_weights(
+        self,
+        rows: NDArray[np.int64],
+        residuals: NDArray[np.float64],
+        weights: NDArray[np.float64] | None = None,
+    ) -> LocalWeights:
+        """Return the weights of the ridge regression of a context's ``residuals`` (n,) at ``rows`` (n,).
+
+        ``weights`` (n,) are those of the observations; None: all 1.
+        """
+        inside = rows < self.residuals.shape[0]
+        rows, residuals = rows[inside], residuals[inside]
+        observed = self.residuals[rows]
+        if not observed.nnz:
+            return NO_WEIGHTS
+        weight = np.ones(len(rows)) if weights is None else weights[inside]
+        weighted = observed.data * np.repeat(weight, np.diff(observed.indptr))
+        count = observed.shape[1]
+        squares = np.bincount(observed.indices, weighted * observed.data, count)
+        if not squares.any():
+            return NO_WEIGHTS
+        products = observed.T @ (weight * residuals)
+        precision = squares.sum() / (PRIOR_SHARE * weight.sum())  # 1/t
+        index = _largest(products**2 / (squares + precision), CHOSEN)
+        matrix = observed[:, index].toarray()
+        system = (matrix * weight[:, None]).T @ matrix
+        system[np.diag_indices(len(index))] += precision
+        return LocalWeights(index, np.linalg.solve(system, products[index]))
+
+    def chosen_by_feature(self, cells: Cells, residuals: Tensor) -> list[LocalWeights]:
+        """Return ``chosen_weights`` of each line of ``cells``, whose observations have ``residuals`` (n,)."""
+        numbers = residuals.cpu().double().numpy()
+        rows, ends = cells.index.cpu().numpy().astype(np.int64), cells.indptr.cpu().numpy()
+        weights = None if cells.weights is None else cells.weights.cpu().double().numpy()
+        return [
+            self.chosen_weights(
+                rows[start:stop], numbers[start:stop], None if weights is None else weights[start:stop]
+            )
+            for start, stop in itertools.pairwise(ends.tolist())
+        ]
+
+    def weights_of(
+        self, context: FeatureBatch, residuals: Tensor, strengths: LocalStrengths
+    ) -> list[LocalWeights]:
+        """Return the weights of each feature of ``context``, whose observations have ``residuals`` (n,)."""
+        weights = []
+        for metadata, chosen, shots in zip(
+            context.metadata.cpu().numpy(),
+            self.chosen_by_feature(context.cells, residuals),
+            context.shots.tolist(),
+            strict=True,
+        ):
+            of_similar, of_chosen = strengths.at(shots)
+            similar = self.similar_weights(metadata) if of_similar else NO_WEIGHTS
+            weights.append(similar.scale(of_similar).add(chosen.scale(of_chosen)))
+        return weights
+
+    def shifts_at_strength_one(self, context: FeatureBatch, residuals: Tensor, targets: Cells) -> Tensor:
+        """Return the shifts of predictions of ``targets`` by both terms of the weights: (n, 2).
+
+        The first is that of similar features, the second that of features chosen by the ``context``, whose
+        observations have ``residuals`` (n,).
+        """
+        similar = [self.similar_weights(metadata) for metadata in context.metadata.cpu().numpy()]
+        chosen = self.chosen_by_feature(context.cells, residuals)
+        shifts = [self.local_part(weights).shifts_at(targets) for weights in (similar, chosen)]
+        return torch.from_numpy(np.stack(shifts, axis=1)).float().to(targets.index.device)
+
+    def local_part(self, weights: Sequence[LocalWeights]) -> LocalPart:
+        """Return the local part of a sequence of features that all have one."""
+        return LocalPart(len(weights), np.arange(len(weights)), self.stack(weights), self)
+
+    def outputs(self, rows: NDArray[np.int64], weights: csr_array) -> NDArray[np.float64]:
+        """Return Σ_j a_j·R_ij of ``rows`` at features with the ``weights`` of ``stack``: (rows, features).
+
+        Rows outside the table, with a negative position or one beyond its rows, have zeros. A number does
+        not depend on the other rows and features.
+        """
+        result = np.zeros((len(rows), weights.shape[0]))
+        inside = np.flatnonzero((rows >= 0) & (rows < self.residuals.shape[0]))
+        height = max(1, _NUMBERS_AT_ONCE // max(1, weights.shape[1]))
+        if weights.shape[0] <= len(inside):  # the smaller side is made dense
+            residuals = self.residuals[rows[inside]]
+            for start in range(0, weights.shape[0], height):
+                dense = weights[start : start + height].toarray().T
+                result[inside, start : start + height] = residuals @ dense
+            return result
+        for start in range(0, len(inside), height):
+            part = inside[start : start + height]
+            result[part] = (weights @ self.residuals[rows[part]].toarray().T).T
+        return result
+
+    def stack(self, weights: Sequence[LocalWeights]) -> csr_array:
+        """Return the weights of several features as a sparse matrix: (features, known features)."""
+        from scipy.sparse import csr_array
+
+        ends = np.cumsum([0, *(len(each.features) for each in weights)])
+        index = np.concatenate([NO_WEIGHTS.features, *(each.features for each in weights)])
+        values = np.concatenate([NO_WEIGHTS.values, *(each.values for each in weights)])
+        return csr_array((values, index, ends), shape=(len(weights), len(self._knowledge.kinds)))
+
+
+@dataclass(frozen=True)
+class LocalPart:
+    """The weights of those features of a sequence that have a local part."""
+
+    size: int  # the number of features in the sequence
+    positions: NDArray[np.int64]  # (p,): of the features with a local part, ascending
+    weights: csr_array  # (p, known features)
+    neighbours: Neighbours
+
+    def take(self, features: NDArray[np.int64]) -> LocalPart:
+        """Return the local part of the ``features`` at these positions of the sequence, in this order."""
+        lines = np.full(self.size, -1)
+        lines[self.positions] = np.arange(len(self.positions))
+        lines = lines[features]
+        positions = np.flatnonzero(lines >= 0)
+        return LocalPart(len(features), positions, self.weights[lines[positions]], self.neighbours)
+
+    def terms(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return the terms a_j·R_ij of a single feature at one ``row`` that are not 0.
+
+        They are the positions of the known features (n,), the terms (n,), and the observed values (n,) on the
+        models' scale.
+        """
+        cells, residuals = self.neighbours.cells, self.neighbours.residuals
+        if not 0 <= row < residuals.shape[0]:
+            return NO_WEIGHTS.features, NO_WEIGHTS.values, NO_WEIGHTS.values
+        observed, weights = residuals[[row]], self.weights[[0]].toarray()[0]
+        terms = observed.data * weights[observed.indices]
+        there = np.flatnonzero(terms)
+        line = cells.block(row, row + 1)
+        values = dict(zip(line.index.tolist(), line.values.tolist(), strict=True))
+        numbers = observed.indices[there].astype(np.int64)
+        return numbers, terms[there], np.array([values[number] for number in numbers.tolist()])
+
+    def shift(self, predictive: Predictive, rows: Tensor | None) -> Predictive:
+        """Return the predictions of a grid, of ``rows`` (rows,) by all features, moved by the local part.
+
+        ``rows`` are positions in the table; None for rows that are not in it.
+        """
+        if rows is None or not len(self.positions):
+            return predictive
+        shifts = np.zeros((len(rows), self.size))
+        shifts[:, self.positions] = self.neighbours.outputs(rows.cpu().numpy(), self.weights)
+        return predictive.shifted(torch.from_numpy(shifts).to(predictive.logits))
+
+    def shift_cells(self, predictive: Predictive, cells: Cells) -> Predictive:
+        """Return the predictions of ``cells``, as in ``shifts_at``, moved by the local part."""
+        return predictive.shifted(torch.from_numpy(self.shifts_at(cells)).to(predictive.logits))
+
+    def shifts_at(self, cells: Cells) -> NDArray[np.float64]:
+        """Return Σ_j a_j·R_ij at ``cells``, one line per feature with positions of rows as index: (n,)."""
+        rows, ends = cells.index.cpu().numpy().astype(np.int64), cells.indptr.cpu().numpy()
+        shifts = np.zeros(len(rows))
+        for line, position in enumerate(self.positions.tolist()):
+            part = slice(ends[position], ends[position + 1])
+            shifts[part] = self.neighbours.outputs(rows[part], self.weights[[line]])[:, 0]
+        return shifts
+
+
+@torch.no_grad()
+def local_part_of(
+    knowledge: Knowledge, heads: Heads, context: FeatureBatch, states: RowStates, strengths: LocalStrengths
+) -> LocalPart:
+    """Return the local part of the features of ``context``, whose ``heads`` were computed from ``states``.
+
+    The rows of ``states`` are those of the table, which others may follow.
+    """
+    cells, neighbours = context.cells, neighbours_of(knowledge)
+    predictive = predict_cells(heads, states, cells, context.kinds, knowledge.likelihood)
+    return neighbours.local_part(
+        neighbours.weights_of(context, predictive.residuals(cells.values), strengths)
+    )
+
+
+def neighbours_of(knowledge: Knowledge) -> Neighbours:
+    """Return the neighbours of a table; its residuals are computed once."""
+    if "_neighbours" not in vars(knowledge):
+        vars(knowledge)["_neighbours"] = Neighbours(knowledge)
+    neighbours: Neighbours = vars(knowledge)["_neighbours"]
+    return neighbours
+
+
+def _largest(numbers: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return the ascending positions of the ``count`` largest positive numbers; of equal ones the first."""
+    positive = np.flatnonzero(numbers > 0)
+    if len(positive) > count:
+        candidates = numbers[positive]
+        smallest = np.partition(candidates, -count)[-count] * (1 - _ROUNDING)
+        positive = positive[candidates >= smallest]
+        rounded = np.round(numbers[positive] / (_ROUNDING * numbers[positive].max()))
+        positive = np.sort(positive[np.argsort(-rounded, kind="stable")[:count]])
+    return positive
+
+
+def _unit_vectors(numbers: NDArray[Any]) -> NDArray[np.float64]:
+    """Divide each line by its length; a line of zeros stays."""
+    lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
+    result: NDArray[np.float64] = numbers / np.where(lengths > 0, lengths, 1.0)
+    return result
