@@ -132,7 +132,7 @@ def over_rows(model: Headstart) -> dict[str, tuple[Call, Call]]:
     def after_a_change() -> object:
         """Change the state of one row before the call, which must not copy the states of all others."""
         row_store, row = model.fitted_.row_store, np.array([int(changed.integers(len(rows)))])
-        nothing = ObservationList.none()
+        nothing = ObservationList.empty()
         model.fitted_ = replace(model.fitted_, row_store=row_store.put(row, row_store.take(row), [nothing]))
         return model.audience("f7", 10)
 

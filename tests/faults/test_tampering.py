@@ -81,7 +81,7 @@ def rewritten(place: Path, change: Callable[[Facts, Tensors], object]) -> None:
     (place / facts["weights"]).write_bytes(content)
     base = checksum(facts)
     index.write_text(json.dumps({**facts, "checksum": base}))
-    for quick in place.glob("quick-*"):
+    for quick in place.glob("lazy-*"):
         quick.unlink()
         write_lazy_file(facts, base, place)
 
@@ -190,7 +190,7 @@ def test_tampering_with_a_large_model_is_said(
     limits(mapped_from_bytes=0)
     place = tmp_path / "m"
     Headstart.load(original).save(place)
-    assert list(place.glob("quick-*"))
+    assert list(place.glob("lazy-*"))
     rewritten(place, lambda *_: None)
     loaded = Headstart.load(place)
     assert is_lazy(loaded)
@@ -225,7 +225,7 @@ def test_a_quick_file_that_says_something_else_is_not_used(
     limits(mapped_from_bytes=0)
     place, whole = tmp_path / "m", Headstart.load(original)
     whole.save(place)
-    (path,) = place.glob("quick-*")
+    (path,) = place.glob("lazy-*")
     tensors, facts = storage.read_tensors(path)
     QUICK[how](facts, tensors)
     path.write_bytes(storage.pack_tensors(tensors, facts))

@@ -49,7 +49,7 @@ def both(model: Headstart, place: Path) -> tuple[Headstart, Headstart]:
     assert is_lazy(quickly)
     other = place.with_name("whole")
     model.save(other)
-    next(other.glob("quick-*")).unlink()
+    next(other.glob("lazy-*")).unlink()
     whole = Headstart.load(other)
     assert not is_lazy(whole)
     return quickly, whole
@@ -182,7 +182,7 @@ def test_damaged_weights_are_said_by_load_and_never_saved_anew(tmp_path: Path, l
 def test_without_its_file_a_model_is_read_whole(how: str, tmp_path: Path) -> None:
     place, model = tmp_path / "m", fresh()
     model.save(place)
-    (file,) = place.glob("quick-*")
+    (file,) = place.glob("lazy-*")
     content = file.read_bytes()
     if how == "flipped":
         flipped(file, len(content) - 50)
@@ -277,10 +277,10 @@ def test_check_reads_everything(tmp_path: Path) -> None:
     fresh().save(place)
     changed(place, lambda m: m.add_feature("new"))
     assert opening.check_model(place).fitted.feature_store["new"].shots == 0
-    (file,) = place.glob("quick-*")
+    (file,) = place.glob("lazy-*")
     whole = file.read_bytes()
     flipped(file, len(whole) - 50)
-    with pytest.raises(ModelFileError, match=r"quick-.* is damaged; remove it"):
+    with pytest.raises(ModelFileError, match=r"lazy-.* is damaged; remove it"):
         opening.check_model(place)
     file.write_bytes(whole)
     weights = next(place.glob("weights-*"))

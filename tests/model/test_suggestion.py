@@ -16,7 +16,7 @@ from headstart.core.types import Heads, RowStates
 from headstart.errors import InputError, UnknownNameError
 from headstart.linalg.packed import pack
 from headstart.model import Headstart
-from headstart.model.suggestion import Weights, choose_rows, greedy_design
+from headstart.model.suggestion import HeadWeights, choose_rows, greedy_design
 from headstart.table import Table
 from headstart.table.kinds import KindType
 
@@ -170,7 +170,7 @@ def test_many_choices_are_those_of_computing_all_anew(seed: int, with_bars: bool
         covariance = covariance - np.outer(step, step) / (noise[best] + step @ exact[best])
 
     mask = torch.from_numpy(barred) if with_bars else None
-    given = Weights(torch.from_numpy(vectors)), torch.from_numpy(noise), torch.from_numpy(start)
+    given = HeadWeights(torch.from_numpy(vectors)), torch.from_numpy(noise), torch.from_numpy(start)
     found, told = greedy_design(*given, torch.from_numpy(usual), 999, mask)
     assert found == chosen
     np.testing.assert_allclose(told, gains, rtol=1e-9)
@@ -181,9 +181,9 @@ def test_many_choices_are_those_of_computing_all_anew(seed: int, with_bars: bool
 def test_there_may_be_nothing_to_choose() -> None:
     eye = torch.eye(SIZE, dtype=torch.float64)
     none = torch.zeros(0, dtype=torch.float64)
-    assert greedy_design(Weights(torch.zeros(0, SIZE)), none, eye, eye, 3) == ([], [])
+    assert greedy_design(HeadWeights(torch.zeros(0, SIZE)), none, eye, eye, 3) == ([], [])
     barred = torch.ones(4, dtype=torch.bool)
-    assert greedy_design(Weights(torch.ones(4, SIZE)), torch.ones(4).double(), eye, eye, 3, barred) == (
+    assert greedy_design(HeadWeights(torch.ones(4, SIZE)), torch.ones(4).double(), eye, eye, 3, barred) == (
         [],
         [],
     )

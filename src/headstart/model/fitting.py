@@ -510,7 +510,10 @@ def _make_sharded_heads(fitted: ModelState, features: list[Feature]) -> ModelSta
 
 
 def with_global_shots(fitted: ModelState) -> ModelState:
-    """Return the model with the shots of each feature summed over all processes."""
+    """Return the model with the shots of each feature summed over all processes, to be saved.
+
+    Heads of its features seem to be fixed, because each process has some of their observations only.
+    """
     if is_single_process():
         return fitted
     features = list(fitted.feature_store.values())

@@ -26,10 +26,10 @@ class ObservationList(NamedTuple):
     weights: NDArray[np.float64] | None = None  # (n,): as given; None: all 1
 
     @classmethod
-    def none(cls, *, timed: bool = False) -> ObservationList:
+    def empty(cls, *, timed: bool = False) -> ObservationList:
         """Return an empty list of observations, of a row or feature that is not in the table."""
-        empty = np.zeros(0, np.int64)
-        return cls(empty, np.zeros(0), empty, np.zeros(0) if timed else None)
+        none = np.zeros(0, np.int64)
+        return cls(none, np.zeros(0), none, np.zeros(0) if timed else None)
 
     @property
     def since_fit(self) -> bool:

@@ -37,7 +37,7 @@ from headstart.model.inputs import (
 )
 from headstart.model.prediction import MAX_LEVEL, predict_features
 from headstart.model.state import ModelState
-from headstart.model.suggestion import Weights, choose_rows, greedy_design
+from headstart.model.suggestion import HeadWeights, choose_rows, greedy_design
 from headstart.model.titles import feature_titles, row_titles
 from headstart.table import Names
 from headstart.table.kinds import KindType, is_value
@@ -164,7 +164,7 @@ def _mean_at(predictive: Predictive, deviations: Tensor | float) -> Tensor:
 _MULTIPLIERS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of SplitMix64
 
 
-def _draws(seed: int, states: RowStates, heads: Heads) -> Tensor:
+def _draws(random_state: int, states: RowStates, heads: Heads) -> Tensor:
     """Draw a standard normal number for each row and head, in double precision: (rows, heads).
 
     The draw is a hash of the seed, of the row's activation and of the head, so that it does not depend on the
@@ -173,8 +173,8 @@ def _draws(seed: int, states: RowStates, heads: Heads) -> Tensor:
     from scipy.special import ndtri  # imported here: few uses of a model need SciPy
 
     with np.errstate(over="ignore"):
-        rows = _hash(states.activation, np.uint64(seed) * np.uint64(_MULTIPLIERS[0]))
-        features = _hash(heads.stacked, np.uint64(seed))
+        rows = _hash(states.activation, np.uint64(random_state) * np.uint64(_MULTIPLIERS[0]))
+        features = _hash(heads.stacked, np.uint64(random_state))
         mixed = _scramble(rows[:, None] ^ features)
     return torch.from_numpy(ndtri((mixed >> np.uint64(11)).astype(np.float64) / 2**53 + 2**-54))
 
@@ -653,7 +653,7 @@ def _most_informative_features(
         state = states.take(slice(line, line + 1))
         noise = _observation_noise(fitted, columns, candidates, state)
         covariance = torch.diag(state.variance[0].double())  # type: ignore[index]
-        weights = Weights(fitted.feature_store.stored(candidates).weight)
+        weights = HeadWeights(fitted.feature_store.stored(candidates).weight)
         best, gains = greedy_design(weights, noise, covariance, moment, n)
         chosen.append((candidates.numpy()[best], np.array(gains)))
     return chosen

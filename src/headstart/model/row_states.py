@@ -34,7 +34,7 @@ def observations_of_row(fitted: ModelState, row: int) -> ObservationList:
     if observations is not None:
         return observations
     if row >= fitted.fitted_rows:
-        return ObservationList.none(timed=fitted.clock is not None)
+        return ObservationList.empty(timed=fitted.clock is not None)
     observations = fitted_observations(fitted, row)
     known = fitted.feature_store.slots_by_number(observations.keys) >= 0
     return observations if known.all() else observations.take(known)
@@ -242,7 +242,8 @@ def _scaled_cells(
     """Return the observations in the mask ``read`` as scaled cells, whose indices are numbers of features.
 
     Also returns, for each observation, the slot of its feature's reference (n,) and the feature's facts
-    (n, 4).
+    (n, 4). Features added after fit have larger numbers than the width of the cells: callers that read these
+    replace both.
     """
     lines, numbers = lists.lines[read], lists.keys[read]
     facts = fitted.feature_store.facts(numbers)

@@ -102,7 +102,7 @@ class _Activations(Vectors):
         return [torch.mv(rows, side[:-1]) + side[-1] for side in sides]  # far faster than one thin product
 
 
-class Weights(Vectors):
+class HeadWeights(Vectors):
     """Weights of heads, the design vectors of a row's activation."""
 
     def __init__(self, weight: Tensor) -> None:

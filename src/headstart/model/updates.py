@@ -461,7 +461,7 @@ def add_observations(
     changes = Changes()
     first = len(fitted.rows)
     for row in range(first, first + len(new_rows)):
-        changes.set_row(fitted, row, None, ObservationList.none(timed=fitted.clock is not None))
+        changes.set_row(fitted, row, None, ObservationList.empty(timed=fitted.clock is not None))
     for row, more in _split(triples.rows, triples.numbers, triples, arrivals, of_rows).items():
         before = None if row >= first else observations_of_row(fitted, row)
         changes.set_row(fitted, row, before, more if before is None else before.merge(more))
@@ -618,7 +618,7 @@ class Forecast(NamedTuple):
 
     mean: NDArray[np.float64]  # (n,)
     std: NDArray[np.float64]  # (n,): calibrated
-    binary: NDArray[np.bool_]  # (n,): whether the value has a logistic link
+    binary: NDArray[np.bool_]  # (n,): whether the value is 0 or 1
     order: NDArray[np.int64]  # (n,): the position of the observation that each prediction belongs to
 
 

@@ -177,7 +177,7 @@ def features_without_heads(
                 except InputError:
                     records[i] = {}
                     encoded[i] = model.schema.encode([{}], model.encoders)[0]
-    rows, values, arrivals, times, _ = ObservationList.none(timed=model.clock is not None)
+    rows, values, arrivals, times, _ = ObservationList.empty(timed=model.clock is not None)
     features = {}
     for i, (name, parts) in enumerate(additions.items()):
         sample = samples[parts.get("kind")]
@@ -256,9 +256,9 @@ class LiveModel:
         state = LiveState.of(fitted)
         with self.store.reading() as connection, _bulk_loading():
             state = self._rebuild(state, connection)
-        LOG.info("took %s and %d changes in %.1f s", path, state.number, time.monotonic() - start)
+        LOG.info("loaded %s and applied %d changes in %.1f s", path, state.number, time.monotonic() - start)
         if state.left_out:
-            LOG.warning("%d observations of the store cannot be taken by %s", state.left_out, path)
+            LOG.warning("%d observations of the store cannot be used by %s", state.left_out, path)
         return Snapshot.of(state, identity, path)
 
     def _rebuild(self, state: LiveState, connection: Connection) -> LiveState:

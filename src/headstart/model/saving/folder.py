@@ -64,7 +64,7 @@ from headstart.model.saving.journal import (
     journal_name,
     keep_rest,
 )
-from headstart.model.saving.lazy import QUICK, write_lazy_file
+from headstart.model.saving.lazy import LAZY_FILE, write_lazy_file
 from headstart.model.saving.loading import (
     INDEX,
     WEIGHTS,
@@ -82,7 +82,7 @@ _JOURNAL = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
 _ACKNOWLEDGED = re.compile(r"acknowledged-[0-9a-f]{16}\.json")
 
 _MODEL_FILES = re.compile(
-    "|".join([re.escape(INDEX), *(file.pattern for file in (WEIGHTS, _JOURNAL, _ACKNOWLEDGED, QUICK))])
+    "|".join([re.escape(INDEX), *(file.pattern for file in (WEIGHTS, _JOURNAL, _ACKNOWLEDGED, LAZY_FILE))])
 )
 
 _UNNAMED_WEIGHTS = f"weights-{'0' * 16}.safetensors"  # until the hash of the content is known

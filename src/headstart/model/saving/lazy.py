@@ -1,6 +1,6 @@
 """Open a large saved model without reading all of it.
 
-A second file (``quick-….safetensors``) contains the facts of ``model.json`` as arrays, with an index of names
+A second file (``lazy-….safetensors``) contains the facts of ``model.json`` as arrays, with an index of names
 by their hashes. This file and the weights are mapped into memory, and features and rows are read on demand.
 The file is redundant: if it is missing or damaged, the model is read from ``model.json``.
 """
@@ -296,7 +296,7 @@ class SavedEntries(Mapping[str, Entry]):
         return np.stack([types, first, span, self._references < 0], axis=1)
 
 
-QUICK = re.compile(r"quick-[0-9a-f]{16}-[0-9a-f]{16}\.safetensors")
+LAZY_FILE = re.compile(r"lazy-[0-9a-f]{16}-[0-9a-f]{16}\.safetensors")
 
 _LISTS = ("names", "kinds", "in_backbone", "shots", "finds_scale", "observed_since")
 
@@ -320,7 +320,7 @@ def write_lazy_file(facts: dict[str, Any], base: str, folder: Path) -> Path:
         The folder of the model.
     """
     content = pack_tensors(_lazy_tensors(facts), {"facts": _without_lists(facts), "base": base})
-    path = folder / f"quick-{base[:16]}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
+    path = folder / f"lazy-{base[:16]}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
     write_bytes(path, content)
     return path
 
@@ -364,7 +364,7 @@ def open_lazily(folder: Path, base: str, facts: dict[str, Any] | None) -> tuple[
     facts : dict or None
         The rest of ``model.json``. If given, everything is read once and checked as if it were read whole.
     """
-    path = next((file for file in folder.glob(f"quick-{base[:16]}-*") if QUICK.fullmatch(file.name)), None)
+    path = next((file for file in folder.glob(f"lazy-{base[:16]}-*") if LAZY_FILE.fullmatch(file.name)), None)
     if path is None:
         return None
     try:

@@ -59,7 +59,7 @@ def check_model(path: Path) -> OpenModel:
     require_model(path)
     opened = _replay_journal(read_whole(path))
     facts, base = _read_facts(path)
-    lazy_files = [*path.glob(f"quick-{base[:16]}-*")]
+    lazy_files = [*path.glob(f"lazy-{base[:16]}-*")]
     if lazy_files and open_lazily(path, base, facts) is None:
         raise ModelFileError(
             f"{lazy_files[0]} is damaged; remove it: the model is whole without it and only opens slower"
