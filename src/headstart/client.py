@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, Self, TypedDict, cast
 from urllib.parse import quote
 
 from headstart.errors import HeadstartError, InputError
@@ -39,14 +39,25 @@ class ServiceError(HeadstartError):
 
 
 class Cell(TypedDict):
-    """The prediction of one row and feature."""
+    """The prediction of one row and feature; a category has the probabilities of its levels, no numbers."""
 
     row: str
     feature: str
-    mean: float
-    std: float
-    low: float
-    high: float
+    mean: float | None
+    std: float | None
+    low: float | None
+    high: float | None
+    label: NotRequired[str]  # the most probable one, of a feature with labels
+    probabilities: NotRequired[dict[str, float]]  # of all labels
+
+
+class Imputed(TypedDict):
+    """Filled tables: the value of a category is a level."""
+
+    rows: list[str]
+    features: list[str]
+    observed: list[list[bool]]  # whether each cell was observed
+    tables: list[list[list[float | str]]]  # (m, rows, features)
 
 
 class RankedFeature(TypedDict):
@@ -76,6 +87,7 @@ class FeatureLine(TypedDict):
 
     name: str
     kind: str
+    levels: list[str] | None  # the labels of its values
     shots: int
     uncertainty: float | None
     added: str | None
@@ -173,6 +185,7 @@ class Client:
         observations: Mapping[str, float | str] | None = None,
         kind: str | None = None,
         levels: Mapping[str, Mapping[str, Any]] | None = None,
+        weight: float | Mapping[str, float] | None = None,
     ) -> Receipt:
         """Add a feature; see ``Headstart.add_feature``."""
         body: dict[str, Any] = {
@@ -183,6 +196,8 @@ class Client:
         }
         if levels is not None:
             body["levels"] = levels
+        if weight is not None:
+            body["weight"] = weight
         return cast(Receipt, self._write("POST", "/v1/features", body))
 
     def add_row(
@@ -255,6 +270,38 @@ class Client:
 
         answer = self._ask("/v1/predict", body)
         return {name: np.array(answer[name], dtype=np.float64) for name in ("mean", "std", "low", "high")}
+
+    def sample(
+        self,
+        rows: Sequence[str] | Mapping[str, Mapping[str, float | str]],
+        features: Sequence[str],
+        n: int = 1,
+        *,
+        random_state: int = 0,
+    ) -> list[list[list[float | str]]]:
+        """Draw rows × features jointly, as lists (n, rows, features); see ``Headstart.sample``.
+
+        The value of a category is a level.
+        """
+        body = {"rows": _to_json(rows), "features": list(features), "n": n, "random_state": random_state}
+        return cast(list[list[list[float | str]]], self._ask("/v1/sample", body)["draws"])
+
+    def impute(
+        self,
+        m: int = 20,
+        *,
+        rows: Sequence[str] | None = None,
+        features: Sequence[str] | None = None,
+        random_state: int = 0,
+    ) -> Imputed:
+        """Fill the missing cells of the model ``m`` times; see ``Headstart.impute``."""
+        body = {
+            "m": m,
+            "rows": None if rows is None else list(rows),
+            "features": None if features is None else list(features),
+            "random_state": random_state,
+        }
+        return cast(Imputed, self._ask("/v1/impute", body))
 
     def recommend(
         self,

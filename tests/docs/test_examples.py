@@ -21,7 +21,15 @@ SCRIPTS = [
     "docs/guide.md",
     *(
         f"docs/tutorials/{name}.md"
-        for name in ("films", "question_bank", "survey", "catalogue_week", "clicks", "language_models")
+        for name in (
+            "films",
+            "question_bank",
+            "survey",
+            "catalogue_week",
+            "multiple_choice",
+            "clicks",
+            "language_models",
+        )
     ),
 ]
 # The examples are tested, not how well their models predict.

@@ -280,6 +280,9 @@ def predict(
     workers: Workers = None,
     partition_size: PartitionSize = None,
     device: Device = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Write the probability of every label instead.")
+    ] = False,
     output: OutputOptions,
 ) -> None:
     """Predict the values of rows at features. By default all rows and features are predicted.
@@ -303,6 +306,7 @@ def predict(
             "--format": output.format is not None,
             "--new-rows": new.new_rows is not None,
             "--form wide": form == "wide",
+            "--probabilities": probabilities,
         }
         for option, is_used in refused.items():
             if is_used:
@@ -352,6 +356,13 @@ def predict(
         read_names(rows, loaded.rows, "--rows") if new_rows is None else new_rows,
         read_names(features, loaded.features, "--features"),
     )
+    if probabilities and form == "wide":
+        raise InputError("--probabilities has one line for each label; leave out --form wide")
+    if probabilities:
+        if not prediction.labelled:
+            raise InputError("--probabilities is for features with labels; none of these has any")
+        destination.write(prediction.probabilities_to_arrow(), {"probability": ".3f"})
+        return
     if form == "wide":
         observed = new_rows if new_rows is not None else loaded.table(metadata=False)
         destination.write(prediction.to_wide(observed if keep_observed else None))
@@ -361,6 +372,86 @@ def predict(
         _show_predictions(lines, level, destination)
     else:
         destination.write(lines)
+
+
+Seed = Annotated[int, typer.Option("--seed", help="The seed of the draws.", min=0)]
+
+
+def sample(
+    model: Model,
+    *,
+    rows: RowNames = None,
+    features: FeatureNames = None,
+    n: Annotated[int, typer.Option("-n", help="Number of draws.", min=1)] = 1,
+    seed: Seed = 0,
+    new: NewRowOptions,
+    output: OutputOptions,
+) -> None:
+    """Draw the values of rows at features jointly: one line per draw, row and feature.
+
+    Functions of several cells, such as sums, have the right uncertainty. A category is drawn as a level.
+
+    Example: [bold]headstart sample films.headstart --rows u1,u2 --features Alien -n 100 --out d.csv[/bold]
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from headstart.model import Headstart
+    from headstart.model.imputation import with_levels
+
+    if rows is not None and new.new_rows is not None:
+        raise InputError("give either --rows or --new-rows, not both")
+    destination = output.destination()
+    loaded = Headstart.load(model)
+    given = read_names(rows, loaded.rows, "--rows") if new.new_rows is None else new.read()
+    row_names = list(loaded.rows if given is None else given)
+    names = read_names(features, loaded.features, "--features") or loaded.features
+    drawn = loaded.sample(given, names, n, random_state=seed)
+    kinds = [loaded.feature(name).kind for name in names]
+    texts = np.array(with_levels(drawn, kinds), dtype=object)
+    levels = texts.size > 0 and any(isinstance(value, str) for value in texts[0, 0])
+    values = [str(value) for value in texts.ravel()] if levels else drawn.ravel()
+    lines = {
+        "draw": np.repeat(np.arange(1, n + 1), len(row_names) * len(names)),
+        "row": np.tile(np.repeat(np.array(row_names, object), len(names)), n).tolist(),
+        "feature": list(names) * (n * len(row_names)),
+        "value": values,
+    }
+    destination.write(pa.table(lines))
+
+
+def impute(
+    model: Model,
+    *,
+    rows: RowNames = None,
+    features: FeatureNames = None,
+    m: Annotated[int, typer.Option("-m", help="Number of filled tables.", min=1)] = 20,
+    seed: Seed = 0,
+    output: OutputOptions,
+) -> None:
+    """Fill the missing cells of the model's table several times (multiple imputation).
+
+    One line per filled table and row, with one column per feature. Observed cells have their values.
+
+    Example: [bold]headstart impute survey.headstart -m 20 --out filled.parquet[/bold]
+    """
+    import pyarrow as pa
+
+    from headstart.model import Headstart
+
+    destination = output.destination()
+    loaded = Headstart.load(model)
+    filled = loaded.impute(
+        m,
+        rows=read_names(rows, loaded.rows, "--rows"),
+        features=read_names(features, loaded.features, "--features"),
+        random_state=seed,
+    )
+    tables = []
+    for number in range(m):
+        table = filled.to_arrow(number)
+        tables.append(table.add_column(0, "imputation", pa.array([number + 1] * len(table), pa.int64())))
+    destination.write(pa.concat_tables(tables))
 
 
 def _score(
@@ -398,17 +489,18 @@ def _is_records(text: str) -> bool:
 
 
 def _show_predictions(table: pa.Table, level: float, destination: Destination) -> None:
-    lines = [
-        (
-            line["row"],
-            line["feature"],
-            f"{line['mean']:.3f}",
-            f"{line['std']:.3f}",
-            f"{line['low']:.2f} – {line['high']:.2f}",
+    labelled = "label" in table.column_names
+    lines = []
+    for line in table.slice(0, MAX_LINES).to_pylist():
+        numbers = (f"{line['mean']:.3f}", f"{line['std']:.3f}", f"{line['low']:.2f} – {line['high']:.2f}")
+        if line["mean"] != line["mean"]:  # a category has no mean
+            numbers = ("", "", "")
+        label = (
+            "" if not labelled or line["label"] is None else f"{line['label']} ({line['probability']:.0%})"
         )
-        for line in table.slice(0, MAX_LINES).to_pylist()
-    ]
-    show(("row", "feature", "mean", "std", f"{level:.0%} interval"), lines)
+        lines.append((line["row"], line["feature"], *numbers, *([label] if labelled else [])))
+    header = ("row", "feature", "mean", "std", f"{level:.0%} interval")
+    show((*header, *(["most probable"] if labelled else [])), lines)
     if len(table) > MAX_LINES:
         destination.say(f"… and {len(table) - MAX_LINES} more; use --out FILE to write all of them")
 
@@ -469,7 +561,7 @@ def check(model: Model) -> None:
 
     checked = check_model(model)
     changes = 0 if checked.journal is None else len(checked.journal.changes)
-    rows, features = len(checked.fitted.rows), len(checked.fitted.feature_store)
+    rows, features = len(checked.fitted.rows), len(checked.fitted.feature_store.feature_names)
     say(f"{model} is whole: {features} features, {rows} rows, {changes} changes in its journal")
 
 
@@ -513,10 +605,12 @@ def rows(model: Model, *, search: Search = None, output: OutputOptions) -> None:
     import pyarrow as pa
 
     from headstart.model import Headstart
+    from headstart.model.levels import owner_of
 
     destination = output.destination()
     loaded = Headstart.load(model)
-    contexts = [feature.rows for feature in loaded.fitted_.feature_store.values()]
+    by_name = {owner_of(feature): feature for feature in loaded.fitted_.feature_store.values()}
+    contexts = [feature.rows for feature in by_name.values()]
     positions = np.concatenate([*contexts, np.zeros(0, np.int64)])
     counts = np.bincount(positions, minlength=len(loaded.rows))
     names = list(loaded.rows) if search is None else loaded.find_rows(search)

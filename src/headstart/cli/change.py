@@ -105,6 +105,7 @@ def add_feature(
     kind: Annotated[
         str | None, typer.Option(help="Kind of the feature. By default the most frequent kind of the model.")
     ] = None,
+    weight: Weight = None,
     row: RowColumn = None,
     value: ValueColumn = None,
     text: TextOptions,
@@ -121,7 +122,7 @@ def add_feature(
     record = _read_record(metadata, feature, "feature", text)
     context = None if observations is None else read_context(observations, row, value, text.format)
     with Headstart.updating(model) as loaded, print_surprises():
-        loaded.add_feature(feature, metadata=record, observations=context, kind=kind)
+        loaded.add_feature(feature, metadata=record, observations=context, kind=kind, weight=weight)
     added = loaded.feature(feature)
     if not quiet:
         say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
@@ -445,6 +446,7 @@ def export(
     Example: [bold]headstart export films.headstart --out ratings.parquet --metadata-out films.parquet[/bold]
     """
     from headstart.model.saving.export import long_form, metadata_lines
+    from headstart.table.kinds import feature_kinds
 
     destination = check_destination(out, form, quiet)
     metadata_destination = (
@@ -466,9 +468,9 @@ def export(
             raise InputError("the model has no metadata; leave out --metadata-out")
         metadata_destination.write(metadata_lines(table))
     destination.write(long_form(table))
-    kinds = {str(kind) for kind in table.kinds}
+    kinds = {str(kind) for kind in feature_kinds(table.features, table.kinds)}
     hint = f"; fit it with --kind {kinds.pop()}" if len(kinds) == 1 else ""
-    rows, features = len(table.rows), len(table.features)
+    rows, features = table.shape
     destination.say(f"these are the observations of {rows} rows and {features} features{hint}")
 
 

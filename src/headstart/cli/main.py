@@ -50,6 +50,8 @@ for _command in (
     fit.fit,
     fit.refit,
     ask.predict,
+    ask.sample,
+    ask.impute,
     ask.recommend,
     ask.audience,
     ask.suggest,

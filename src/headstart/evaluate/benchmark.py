@@ -39,7 +39,7 @@ from headstart.files import read_json, write_bytes, write_json
 from headstart.parallel import thread_pool
 from headstart.progress import Reporter
 from headstart.table import Table
-from headstart.table.kinds import KindType
+from headstart.table.kinds import KindType, feature_kinds
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 from headstart.training.recipe import AUTO, Recipe, TrainedParts, train, train_best
@@ -269,10 +269,10 @@ class Benchmark:
             return test, HeldOutRows.of(table, held_out_rows, split, test, link, config.row_shots, seed)
 
         test, rows = build_tests("logistic")  # before any training, because it can find errors in the data
-        facts = split_facts(split, test, len(held_out_rows.rows), rows)
+        facts = split_facts(table, split, test, len(held_out_rows.rows), rows)
         reporter.say(
-            f"Split {number + 1} of {config.splits}: {len(split.train)} features train, "
-            f"{len(split.meta_train)} meta-train, {len(test)} tested, {test.left_out} left out"
+            f"Split {number + 1} of {config.splits}: {facts['train']} features train, "
+            f"{facts['meta_train']} meta-train, {facts['tested']} tested, {facts['left_out']} left out"
             + (f"; {facts['tested_rows']} rows tested" if len(held_out_rows.rows) else "")
         )
         recipe = Recipe(
@@ -513,24 +513,27 @@ def table_facts(table: Table, name: str) -> dict[str, Any]:
         "name": name,
         "rows": rows,
         "features": features,
-        "observations": int(np.sum(table.counts)),
+        "observations": table.answers,
         "density": float(table.density),
-        "kinds": table.kinds.summary(),
+        "kinds": feature_kinds(table.features, table.kinds).summary(),
         "metadata": [] if table.metadata is None else list(table.metadata.column_names),
         "fingerprint": table.fingerprint(),
     }
 
 
 def split_facts(
-    split: FeatureSplit, test: KShotTest, held_out: int, rows: HeldOutRows | None
+    table: Table, split: FeatureSplit, test: KShotTest, held_out: int, rows: HeldOutRows | None
 ) -> dict[str, int]:
     """Return the numbers of features in each part, and of tested rows if ``held_out`` is not 0."""
+    train, meta_train, meta_test = (
+        len(np.unique(table.groups[part])) for part in (split.train, split.meta_train, split.meta_test)
+    )
     facts = {
-        "train": len(split.train),
-        "meta_train": len(split.meta_train),
-        "meta_test": len(split.meta_test),
-        "tested": len(test),
-        "left_out": test.left_out,
+        "train": train,
+        "meta_train": meta_train,
+        "meta_test": meta_test,
+        "tested": test.tested,
+        "left_out": meta_test - test.tested,
     }
     if held_out:
         tested = 0 if rows is None else len(rows.rows)

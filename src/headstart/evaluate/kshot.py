@@ -16,11 +16,13 @@ from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import FeatureBatch, Heads, RowStates
 from headstart.errors import InputError, join_names
+from headstart.evaluate.metrics import Answers
 from headstart.evaluate.rankings import Lists, is_relevant
 from headstart.table import Table
-from headstart.table.cells import Cells
-from headstart.table.kinds import Kinds
+from headstart.table.cells import Cells, offsets
+from headstart.table.kinds import Category, Kinds
 from headstart.training.episodes import random_ranks
+from headstart.training.recipe import table_groups
 
 
 class NestedContexts:
@@ -42,6 +44,8 @@ class NestedContexts:
         of observations of the largest line.
     groups : Tensor, optional
         Lines with equal numbers, the levels of one category, have the same random order of their rows.
+    column_groups : Tensor, optional
+        Columns with equal numbers, the levels of one category, are one observation of a line.
     """
 
     def __init__(
@@ -51,14 +55,19 @@ class NestedContexts:
         seed: int,
         refusal: Callable[[int, int], str],
         groups: Tensor | None = None,
+        column_groups: Tensor | None = None,
     ) -> None:
         self.shots = check_shots(shots)
-        rank = random_ranks(cells, torch.Generator().manual_seed(seed), groups)
-        enough = cells.counts > self.shots[-1]
+        generator = torch.Generator().manual_seed(seed)
+        if column_groups is None:
+            rank, counts = random_ranks(cells, generator, groups), cells.counts
+        else:
+            rank, counts = _answer_ranks(cells, column_groups, generator)
+        enough = counts > self.shots[-1]
         self.tested: Tensor = enough.nonzero().squeeze(1)  # (tested,): lines that have a target
         self.left_out = len(cells) - len(self.tested)
         if len(self.tested) == 0:
-            raise InputError(refusal(self.shots[-1], int(cells.counts.max()) if len(cells) else 0))
+            raise InputError(refusal(self.shots[-1], int(counts.max()) if len(cells) else 0))
         self.cells = cells.take(self.tested)
         self._rank = rank[enough[cells.lines]]
 
@@ -69,6 +78,19 @@ class NestedContexts:
     def targets(self) -> Cells:
         """Return the targets of each tested line."""
         return self.cells.keep(self._rank >= self.shots[-1])
+
+
+def _answer_ranks(cells: Cells, groups: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return the rank of each cell's answer in a random order of the answers of its line, and their counts.
+
+    Columns with equal ``groups`` (width,) are the levels of one category: together they are one answer.
+    """
+    width = int(groups.max()) + 1 if len(groups) else 1
+    answers, answer = torch.unique(cells.lines * width + groups[cells.index], return_inverse=True)
+    lines = torch.div(answers, width, rounding_mode="floor")
+    counts = torch.bincount(lines, minlength=len(cells))
+    by_line = Cells(offsets(counts), answers % width, torch.ones(len(answers)), width)
+    return random_ranks(by_line, generator)[answer], counts
 
 
 def check_shots(shots: Sequence[int]) -> tuple[int, ...]:
@@ -96,6 +118,8 @@ class Targets:
         The kinds of these features in the data.
     modelled : Tensor
         The kinds with which these features are modelled: (features,).
+    groups : Tensor, optional
+        (features,): equal for the levels of one category. By default there are no categories.
 
     Attributes
     ----------
@@ -105,8 +129,9 @@ class Targets:
         The kinds with which the features are modelled: (features,).
     """
 
-    def __init__(self, targets: Cells, scales: Kinds, modelled: Tensor) -> None:
+    def __init__(self, targets: Cells, scales: Kinds, modelled: Tensor, groups: Tensor | None = None) -> None:
         self.targets = targets
+        self.groups = groups
         self.modelled = modelled
         self._lines = targets.lines
         self._scales = scales
@@ -120,6 +145,15 @@ class Targets:
     def kinds(self) -> Tensor:
         """The kind of each target in the data: (targets,)."""
         return torch.from_numpy(self._scales.types)[self._lines]
+
+    @property
+    def answers(self) -> Answers | None:
+        """The targets as answers to categories; None without categories."""
+        if self.groups is None:
+            return None
+        groups = self.groups[self._lines].numpy()
+        is_level = np.array([isinstance(kind.margin, Category) for kind in self._scales], dtype=bool)
+        return Answers.of(groups, self.targets.index.numpy(), is_level[self._lines.numpy()])
 
     @property
     def truth(self) -> NDArray[np.float64]:
@@ -215,10 +249,16 @@ class KShotTest(Targets):
         self.shots, self.left_out = nested.shots, nested.left_out
         self.features: Tensor = nested.tested  # (tested,): positions in the batch
         self._batch = batch.take(self.features)
-        super().__init__(nested.targets(), kinds.take(self.features.numpy()), self._batch.kinds)
+        scales = kinds.take(self.features.numpy())
+        super().__init__(nested.targets(), scales, self._batch.kinds, self._batch.groups)
 
     def __len__(self) -> int:
         return len(self.features)
+
+    @property
+    def tested(self) -> int:
+        """The number of tested features; a category is one."""
+        return len(self) if self.groups is None else len(torch.unique(self.groups))
 
     def context(self, shots: int) -> FeatureBatch:
         """Return the tested features with the first ``shots`` observations of each."""
@@ -292,6 +332,7 @@ class RowTest(Targets):
                 f"{most} observations of a row leave none to test on: the largest of {len(cells)} "
                 f"held-out rows has {largest} observations of known features"
             ),
+            column_groups=table_groups(table),
         )
         self.shots, self.left_out = nested.shots, nested.left_out
         self.rows: Tensor = nested.tested  # (tested,): positions in the table
@@ -300,7 +341,9 @@ class RowTest(Targets):
         self.features: Tensor = by_feature.counts.nonzero().squeeze(1)
         positions = self.features.numpy()
         modelled = torch.from_numpy(table.kinds.types[positions])
-        super().__init__(by_feature.take(self.features), kinds.take(positions), modelled)
+        groups = table_groups(table)
+        groups = None if groups is None else groups[self.features]
+        super().__init__(by_feature.take(self.features), kinds.take(positions), modelled, groups)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -338,4 +381,5 @@ def new_cell_targets(table: Table, kinds: Kinds, rows: RowTest, features: KShotT
     if len(cells.index) == 0:
         return None
     positions = features.features.numpy()
-    return Targets(cells, kinds.take(positions), torch.from_numpy(table.kinds.types[positions]))
+    modelled = torch.from_numpy(table.kinds.types[positions])
+    return Targets(cells, kinds.take(positions), modelled, features.groups)

@@ -49,6 +49,10 @@ METRICS: dict[str, Metric] = {
     "log_loss": Metric("Log-loss", "lower"),
     "log_loss_per_feature": Metric("Log-loss, averaged over features", "lower"),
     "ece": Metric("Expected calibration error", "lower"),
+    "log_score": Metric("Log score of categories", "lower"),
+    "log_score_per_feature": Metric("Log score of categories, averaged over features", "lower"),
+    "accuracy": Metric("Accuracy of categories", "higher"),
+    "accuracy_per_feature": Metric("Accuracy of categories, averaged over features", "higher"),
     "ndcg@10": Metric("NDCG@10", "higher"),
     "ndcg@50": Metric("NDCG@50", "higher"),
     "recall@10": Metric("Recall@10", "higher"),
@@ -59,7 +63,20 @@ METRICS: dict[str, Metric] = {
 }
 
 
-MAIN_METRICS = ("rmse", "auroc", "ndcg@10")  # pictures and the command line show these first
+MAIN_METRICS = ("rmse", "auroc", "log_score", "ndcg@10")  # pictures and the command line show these first
+
+
+class Answers(NamedTuple):
+    """Targets that are the levels of categories: all levels of one cell are one answer."""
+
+    features: Ints  # (targets,): the number of the feature of each target
+    numbers: Ints  # (targets,): the number of the answer of each target; −1 if it is not a level
+
+    @classmethod
+    def of(cls, features: Ints, rows: Ints, is_level: NDArray[np.bool_]) -> Answers:
+        """Return the targets of these ``features`` and ``rows`` (targets,) with the numbers of answers."""
+        keys = features.astype(np.int64) * (int(rows.max(initial=0)) + 1) + rows
+        return cls(features, np.where(is_level, np.unique(keys, return_inverse=True)[1], -1))
 
 
 class Score(NamedTuple):
@@ -78,6 +95,7 @@ def score(
     distance: Floats | None = None,
     ranking: Floats | None = None,
     weights: Floats | None = None,
+    answers: Answers | None = None,
 ) -> dict[str, Score]:
     """Compute all metrics that are defined for the kinds of the targets.
 
@@ -99,13 +117,16 @@ def score(
         so that calibration does not change rankings.
     weights : array of shape (targets,), optional
         The weights of the targets in all averages, by default 1. Averages over features have equal weights.
+    answers : Answers, optional
+        The targets that are levels of categories. By default there are none.
 
     Returns
     -------
     dict
         By name (see ``METRICS``), a ``Score``. Binary targets have AUROC, log-loss and calibration error;
-        the others have RMSE, MAE and coverage, except clicks, which only rankings can score. Undefined
-        metrics, such as the AUROC of ones only, are left out.
+        categories have the log score and accuracy of answers; the others have RMSE, MAE and coverage, except
+        clicks, which only rankings can score. Undefined metrics, such as the AUROC of ones only, are left
+        out.
 
     Examples
     --------
@@ -116,6 +137,11 @@ def score(
     binary, numeric = kinds == KindType.BINARY, (kinds != KindType.BINARY) & (kinds != KindType.CLICK)
     weights = np.ones(len(truth)) if weights is None else weights
     scores: dict[str, Score] = {}
+    if answers is not None and (levels := answers.numbers >= 0).any():
+        scores |= _score_answers(
+            truth[levels], mean[levels], Answers(*(part[levels] for part in answers)), weights[levels]
+        )
+        binary = binary & ~levels
     if numeric.any():
         numeric_distance = None if distance is None else distance[numeric]
         scores |= _score_numeric(
@@ -139,6 +165,21 @@ def _score_numeric(
         covered = weights[distance <= _HALF_WIDTH].sum() / weights.sum()
         scores["coverage_90"] = Score(float(covered), len(np.unique(lines)), len(truth))
     return scores
+
+
+def _score_answers(truth: Floats, mean: Floats, answers: Answers, weights: Floats) -> dict[str, Score]:
+    """Score the probabilities of the levels of answers, divided by their sum."""
+    total = np.bincount(answers.numbers, weights=mean)
+    highest = np.zeros(len(total))
+    np.maximum.at(highest, answers.numbers, mean)
+    observed = truth > 0.5
+    number, features, chosen = answers.numbers[observed], answers.features[observed], mean[observed]
+    probability = np.clip(chosen / total[number], _TINY, 1)
+    correct = (chosen >= highest[number]).astype(np.float64)
+    return {
+        **_average("log_score", -np.log(probability), features, weights[observed]),
+        **_average("accuracy", correct, features, weights[observed]),
+    }
 
 
 def _score_binary(

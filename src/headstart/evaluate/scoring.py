@@ -110,7 +110,7 @@ def score_targets(
         mean = torch.where(test.kinds == KindType.BINARY, corrected, mean)
     ranking = predictive.mean.double().numpy()
     mean_of_values, lines = test.unscaled(mean, std)[0], test.lines.numpy()
-    return score(test.truth, mean_of_values, lines, kinds, distance, ranking, test.weights)
+    return score(test.truth, mean_of_values, lines, kinds, distance, ranking, test.weights, test.answers)
 
 
 def rows_for(

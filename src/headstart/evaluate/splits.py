@@ -245,7 +245,8 @@ def usable_row_shots(table: Table, shots: tuple[int, ...], known_share: float) -
         If ``shots`` are not valid, or if the table allows none of them.
     """
     ordered = check_shots(shots)
-    counts = np.bincount(table.row_index)
+    first = np.isin(table.feature_index, np.unique(table.groups, return_index=True)[1])  # one per answer
+    counts = np.bincount(table.row_index[first])
     median = float(np.median(counts[counts > 0])) if len(counts) else 0.0
     usable = tuple(r for r in ordered if r < known_share * median)
     if not usable:

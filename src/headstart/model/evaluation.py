@@ -7,6 +7,7 @@ cells are predicted. ``evaluate`` is the implementation of ``Headstart.evaluate`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from headstart.core.neighbours import LocalPart, local_part_of
 from headstart.core.types import FeatureBatch, Heads
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.evaluate.kshot import KShotTest
-from headstart.evaluate.metrics import Score, score
+from headstart.evaluate.metrics import Answers, Score, score
 from headstart.evaluate.rankings import Lists, is_relevant, score_lists
 from headstart.evaluate.results import Results, Run
 from headstart.evaluate.scoring import score_heads, score_value_reference
@@ -28,7 +29,8 @@ from headstart.model.saving.export import export_table
 from headstart.model.state import ModelState
 from headstart.table import Cells, Kinds, Names, Table
 from headstart.table.cells import offsets
-from headstart.table.kinds import KindType
+from headstart.table.kinds import Category, KindType
+from headstart.training.recipe import table_groups
 
 On = Literal["features", "cells"]
 
@@ -92,8 +94,8 @@ def evaluate(
     facts = {
         "on": on,
         "rows": int((positions >= 0).sum()),
-        "features": len(tested),
-        "observations": int(usable.sum()),
+        "features": table.shape[1],
+        "observations": _count_answers(table, columns),
         "unknown_rows": int((positions < 0).sum()),
     }
     weights = None if table.weights is None else table.weights[usable]
@@ -134,6 +136,7 @@ def _evaluate_new_features(
     finds_scale = torch.tensor([float(kind.shares_units(fitted.middle)) for kind in kinds])
     units = torch.stack([torch.zeros_like(finds_scale), finds_scale], dim=1).double()
     batch = FeatureBatch(cells, _encoded_metadata(fitted, table), fitted.modelled_kinds(types), units)
+    batch = replace(batch, groups=table_groups(table))
     test = KShotTest(batch, kinds, shots, seed)
     name = fitted.settings.chosen_adapter.name
     references = fitted.row_store.take_references(
@@ -183,7 +186,7 @@ def _evaluate_new_features(
     )
     if (reference := _row_column_means(fitted, kinds)) is not None:
         runs += score_value_reference(MEANS, reference, test, None)
-    facts = {**facts, "tested": len(test), "left_out": test.left_out}
+    facts = {**facts, "tested": test.tested, "left_out": table.shape[1] - test.tested}
     methods = list(dict.fromkeys(run.method for run in runs))
     return Results(
         data=facts, settings={"methods": methods, "shots": list(test.shots), "seed": seed}, runs=runs
@@ -281,6 +284,7 @@ def _evaluate_cells(
         kinds,
         np.concatenate(distances),
         weights=None if weights is None else weights[cells],
+        answers=_answers(table, rows[cells], columns[cells]),
     )
     if criterion is not None:
         slots = np.array(fitted.feature_store.slots(table.features), dtype=np.int64)
@@ -305,9 +309,22 @@ def _evaluate_cells(
             features=result.features, targets=result.targets)
         for method, results in scores_by_method.items() for metric, result in results.items()
     ]  # fmt: skip
-    facts = {**facts, "tested": len(cells), "left_out": len(values) - len(cells)}
+    tested_answers = _count_answers(table, columns[cells])
+    facts = {**facts, "tested": tested_answers, "left_out": facts["observations"] - tested_answers}
     settings = {"methods": list(scores_by_method), "shots": [median_shots]}
     return Results(data=facts, settings=settings, runs=runs)
+
+
+def _count_answers(table: Table, columns: NDArray[np.int64]) -> int:
+    """Return the number of observations of ``columns`` (n,); an answer to a category is one."""
+    _, first = np.unique(table.groups, return_index=True)
+    return int(np.isin(columns, first).sum())
+
+
+def _answers(table: Table, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Answers | None:
+    """Return the cells of ``rows`` and ``columns`` (n,) as answers; None if the table has no categories."""
+    levels = np.array([isinstance(kind.margin, Category) for kind in table.kinds], dtype=bool)
+    return Answers.of(table.groups[columns], rows, levels[columns]) if levels.any() else None
 
 
 def _score_features_for_rows(

@@ -22,12 +22,14 @@ from headstart.display import table_html
 from headstart.errors import UnsupportedError, for_user, option_name
 from headstart.model.features import Feature
 from headstart.model.inputs import NEW_ROW, check_rows, is_observations
+from headstart.model.levels import category_columns, is_level
 from headstart.model.observations import ObservationList
 from headstart.model.prediction import plot_explanation, predict_features
 from headstart.model.row_states import RowInputs, compute_row_states, fitted_observations, row_inputs
 from headstart.model.state import ModelState
 from headstart.model.titles import row_titles, title_of
 from headstart.table import Names
+from headstart.table.kinds import split_column
 from headstart.table.names import as_name
 
 Source = Literal[
@@ -251,12 +253,16 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     row : str, int, dict, Series or frame
         The name of a row, or the observations of a row that is not in the model.
     feature : str or int
-        A feature of the model.
+        A feature of the model. Of a category the probability of its most probable level is explained; a name
+        ``FEATURE=LEVEL`` is another level.
     """
     backbone, adapter = fitted.backbone, fitted.adapter
     _require_explainable(fitted)
-    (known,), heads = fitted.feature_store.take([feature])
     explained = _explained_row(fitted, row)
+    if columns := category_columns(fitted, feature):  # the most probable level
+        predicted = predict_features(fitted, Names([explained.name], "row"), explained.state, [feature])
+        feature = columns[int(predicted.chances[0].argmax())]
+    (known,), heads = fitted.feature_store.take([feature])
     inputs = explained.inputs
     numbers = torch.from_numpy(inputs.numbers)
     positions = torch.where(numbers < backbone.features, numbers, -1)
@@ -337,18 +343,24 @@ def _observation_contributions(fitted: ModelState, inputs: RowInputs, effects: T
     ``effects`` (observations,) are the amounts that they add to the output.
     """
     contributions = []
+    answers: dict[str, tuple[object, float]] = {}  # of categories: the level and the sum over all levels
     names = fitted.feature_store.names_by_number(inputs.numbers)
     for name, number, value, effect in zip(
         names, inputs.numbers.tolist(), inputs.values.tolist(), effects.tolist(), strict=True
     ):
         if name is None:  # the feature has been removed from the model, but the backbone still reads it
             contribution = Contribution("observation", fitted.backbone_features[number], None, effect)
+        elif is_level(feature := fitted.feature_store[name]):
+            category, level = split_column(name)
+            answer, total = answers.get(category, (None, 0.0))
+            answers[category] = level if value == 1 else answer, total + effect
+            continue
         else:
-            feature = fitted.feature_store[name]
-            value = float(np.round(feature.kind.margin.to_value(value), 6))
+            value = feature.kind.margin.label(float(np.round(feature.kind.margin.to_value(value), 6)))
             title = title_of(feature.readable_metadata(fitted.schema))
             contribution = Contribution("observation", name, value, effect, title)
         contributions.append(contribution)
+    contributions += [Contribution("observation", name, *answer) for name, answer in answers.items()]
     return sorted(contributions, key=lambda part: -abs(part.value))
 
 

@@ -7,6 +7,7 @@ the properties of all features as arrays, for rankings.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -215,6 +216,18 @@ class FeatureColumns:
     def kinds(self) -> NDArray[np.int64]:
         """The types of kinds of all features, without repetition."""
         return np.unique(self.types[self.used_slots])
+
+    @cached_property
+    def most_levels(self) -> int:
+        """The number of columns of the largest category; 1 if there is none."""
+        columns = (feature for feature in self.features if feature is not None and "=" in feature.name)
+        owners = Counter(split_column(f.name)[0] for f in columns if isinstance(f.kind.margin, Category))
+        return max(owners.values(), default=1)
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether some columns are levels of categories."""
+        return self.most_levels > 1
 
     @cached_property
     def any_fixed(self) -> bool:
@@ -589,6 +602,14 @@ class FeatureStore(Mapping[str, Feature]):
         groups = self._base_categories[1]
         added = {name: entry for name, entry in self._recent.items() if name not in self._base}
         return _group_columns(added, groups) if added else groups
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of all features, in order: a category is one of them, in place of its columns."""
+        owners = {column: name for name, columns in self.categories.items() for column in columns}
+        if not owners:
+            return list(self)
+        return list(dict.fromkeys(owners.get(column, column) for column in self))
 
     def reference(self, name: str) -> tuple[int, Kind] | None:
         """Return the slot and the kind of a feature's reference; None if it is the backbone's own head."""

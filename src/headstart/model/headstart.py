@@ -51,6 +51,7 @@ from headstart.model.inputs import (
     ReadOptions,
     Triples,
     Unknown,
+    answer_weights,
     answers_of,
     as_list,
     as_mapping,
@@ -74,7 +75,7 @@ from headstart.model.inputs import (
     unique_names,
     whole_number,
 )
-from headstart.model.levels import category_columns, columns_of, expand_new_features
+from headstart.model.levels import category_columns, columns_of, expand_new_features, require_whole
 from headstart.model.prediction import Prediction, predict_features
 from headstart.model.ranking import (
     By,
@@ -490,7 +491,7 @@ class Headstart:
     @property
     def features(self) -> list[str]:
         """The names of the features, in the order of ``predict``."""
-        return list(self._fitted.feature_store)
+        return self._fitted.feature_store.feature_names
 
     @property
     def rows(self) -> Names:
@@ -526,7 +527,8 @@ class Headstart:
             The text; case is ignored. The title is the metadata column ``title``, or ``name``.
         """
         fitted = self._fitted
-        return search_names(list(fitted.feature_store), feature_titles(fitted, fitted.feature_store), text)
+        names = fitted.feature_store.feature_names
+        return search_names(names, feature_titles(fitted, names), text)
 
     def find_rows(self, text: str) -> list[str]:
         """Return the rows whose name or title contains a text, in the order of the model.
@@ -553,9 +555,8 @@ class Headstart:
             If several features have it.
         """
         fitted = self._fitted
-        return name_with_title(
-            list(fitted.feature_store), feature_titles(fitted, fitted.feature_store), title
-        )
+        names = fitted.feature_store.feature_names
+        return name_with_title(names, feature_titles(fitted, names), title)
 
     def row_titles(self, rows: Sequence[Any]) -> tuple[str, ...] | None:
         """Return the titles of ``rows``, empty for a row without one; None if none has one."""
@@ -610,9 +611,10 @@ class Headstart:
         """
         fitted = self._fitted
         names, states = rows_with_states(fitted, rows, "predict()")
-        columns = None if features is None else columns_of(fitted, as_list(features))
-        _require_few_cells(len(names), len(fitted.feature_store) if columns is None else len(columns))
-        return predict_features(fitted, names, states, columns)
+        asked = None if features is None else as_list(features)
+        count = len(fitted.feature_store) if asked is None else len(columns_of(fitted, asked))
+        _require_few_cells(len(names), count)
+        return predict_features(fitted, names, states, asked)
 
     def sample(
         self,
@@ -642,7 +644,8 @@ class Headstart:
         Returns
         -------
         ndarray of shape (n, rows, features)
-            The draws, in the data's own units. Also observed cells are drawn, as new observations of them;
+            The draws, in the data's own units; of a category, the positions of levels in
+            ``predict().levels(feature)``. Also observed cells are drawn, as new observations of them;
             ``impute`` leaves them unchanged.
 
         Examples
@@ -656,9 +659,9 @@ class Headstart:
         """
         fitted, n = self._fitted, whole_number(n, "sample()")
         names, states = rows_with_states(fitted, rows, "sample()")
-        columns = list(fitted.feature_store) if features is None else columns_of(fitted, as_list(features))
-        _require_few_cells(len(names), len(columns), n)
-        return draw_cells(fitted, names, states, columns, n, seed_number(random_state))
+        asked = self.features if features is None else as_list(features)
+        _require_few_cells(len(names), len(columns_of(fitted, asked)), n)
+        return draw_cells(fitted, names, states, asked, n, seed_number(random_state))
 
     def impute(
         self,
@@ -683,9 +686,8 @@ class Headstart:
         -------
         Imputations
             A sequence of pandas frames, in which observed cells have their observed values. Its method
-            ``pool`` estimates a quantity from each and pools the estimates by Rubin's rules. A category has
-            one column of 0 and 1 per level, with a single 1 in each row; levels of ordered answers are
-            numbered from 1.
+            ``pool`` estimates a quantity from each and pools the estimates by Rubin's rules. A category is a
+            column of labels; levels of ordered answers are numbered from 1.
 
         Examples
         --------
@@ -703,11 +705,11 @@ class Headstart:
         """
         fitted, m = self._fitted, whole_number(m, "impute()")
         names, states = rows_with_states(fitted, rows, "impute()")
-        columns = list(fitted.feature_store) if features is None else columns_of(fitted, as_list(features))
-        require_missing_cells(fitted, columns)
-        _require_few_cells(len(names), len(columns), m)
-        drawn = draw_cells(fitted, names, states, columns, m, seed_number(random_state))
-        return fill_cells(drawn, export_table(fitted, metadata=False), names, columns)
+        asked = self.features if features is None else as_list(features)
+        require_missing_cells(fitted, asked)
+        _require_few_cells(len(names), len(columns_of(fitted, asked)), m)
+        drawn = draw_cells(fitted, names, states, asked, m, seed_number(random_state))
+        return fill_cells(fitted, drawn, export_table(fitted, metadata=False), names, asked)
 
     def recommend(
         self,
@@ -786,10 +788,10 @@ class Headstart:
             fitted,
             one_target_row(fitted, row),
             whole_number(n, "recommend()"),
-            None if features is None else columns_of(fitted, as_list(features)),
+            None if features is None else as_list(features),
             Criterion(by, quantile, random_state),
             exclude_observed=exclude_observed,
-            exclude=columns_of(fitted, as_list(exclude)),
+            exclude=as_list(exclude),
             where=where,
             mixed_kinds=mixed_kinds,
             level=level,
@@ -830,10 +832,10 @@ class Headstart:
             fitted,
             target_rows(fitted, rows),
             whole_number(n, "recommend_many()"),
-            None if features is None else columns_of(fitted, as_list(features)),
+            None if features is None else as_list(features),
             Criterion(by, quantile, random_state),
             exclude_observed=exclude_observed,
-            exclude=columns_of(fitted, as_list(exclude)),
+            exclude=as_list(exclude),
             where=where,
             mixed_kinds=mixed_kinds,
             level=level,
@@ -1047,6 +1049,7 @@ class Headstart:
         observations: ObservationsLike | None = None,
         kind: str | Kind | None = None,
         levels: Mapping[str, Mapping[str, Any]] | None = None,
+        weight: float | Mapping[Any, float] | None = None,
     ) -> None:
         """Add a new feature, which can be predicted at once; no other prediction changes.
 
@@ -1065,6 +1068,8 @@ class Headstart:
         levels : dict, default=None
             For a category, the metadata of each level, ``{level: {column: value}}``, such as the right
             option: ``{"A": {"right": 1}}``. Levels and columns may be missing.
+        weight : float or dict, default=None
+            How much the observations count, 1 by default: one number above 0, or ``{row: number}``.
 
         Raises
         ------
@@ -1087,7 +1092,13 @@ class Headstart:
         'Dune 3' (rating:1:5), 2 observations; year: 2026
         """
         name = as_name(feature, "feature")
-        parts = {"metadata": metadata, "observations": observations, "kind": kind, "levels": levels}
+        parts = {
+            "metadata": metadata,
+            "observations": observations,
+            "kind": kind,
+            "levels": levels,
+            "weight": weight,
+        }
         self.add_features({name: {key: part for key, part in parts.items() if part is not None}})
 
     def add_features(self, features: Mapping[Any, Mapping[str, Any]]) -> None:
@@ -1096,8 +1107,8 @@ class Headstart:
         Parameters
         ----------
         features : dict
-            ``{feature: {"metadata": …, "observations": …, "kind": …, "levels": …}}``; each part is as in
-            ``add_feature`` and may be missing.
+            ``{feature: {"metadata": …, "observations": …, "kind": …, "levels": …, "weight": …}}``; each part
+            is as in ``add_feature`` and may be missing.
         """
         by_name = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
         unique_names(by_name, "add_features()", "feature")
@@ -1118,6 +1129,7 @@ class Headstart:
             A feature of the model.
         """
         with self._lock:
+            require_whole(self._fitted, feature, "remove")
             for column in columns_of(self._fitted, [feature]):
                 fitted = self._fitted
                 name = fitted.feature_store[column].name
@@ -1138,9 +1150,12 @@ class Headstart:
         name = as_name(to, "feature")
         with self._lock:
             fitted = self._fitted
+            require_whole(fitted, feature, "rename")
             renamed = dict.fromkeys(columns_of(fitted, [feature]), name)
-            if category_columns(fitted, feature) and feature not in fitted.feature_store:
+            if category_columns(fitted, feature):
                 renamed = {column: column_name(name, split_column(column)[1]) for column in renamed}
+            if name != feature and (category_columns(fitted, name) or name in fitted.feature_store):
+                raise InputError(f"feature {name!r} is already in the model")
             for column, new in renamed.items():
                 exists = new in fitted.feature_store or new in fitted.backbone_features
                 if exists and new != fitted.feature_store[column].name:
@@ -1261,7 +1276,7 @@ class Headstart:
         observations: ObservationsLike,
         *,
         time: object = None,
-        weight: float | None = None,
+        weight: float | Mapping[Any, float] | None = None,
         update: Update = "features",
     ) -> Observed:
         """Add observations of one feature; by default all other predictions stay the same, bit for bit.
@@ -1274,8 +1289,8 @@ class Headstart:
             The observations ``{row: value}``, of rows of the model.
         time : number or date, default=None
             The time of the observations, if the model has a half-life.
-        weight : float, default=None
-            How much each of the observations counts, 1 by default.
+        weight : float or dict, default=None
+            How much the observations count, 1 by default: one number above 0, or ``{row: number}``.
         update : {"features", "both", "rows"}, default="features"
             The part of the model to update, as in ``observe``.
 
@@ -1291,11 +1306,14 @@ class Headstart:
         """
         with self._lock:
             fitted = self._fitted
-            if category_columns(fitted, feature) and feature not in fitted.feature_store:
+            require_whole(fitted, feature, "observe")
+            if category_columns(fitted, feature):
                 answers = as_mapping(observations, f"feature {feature!r}")
                 answers = require_mapping(answers, f"feature {feature!r}: observations", "{'u17': 'B'}")
-                triples = [(row, feature, value) for row, value in answers.items()]
-                return self._observe(read_triples(fitted, triples, Columns(), time=time), update)
+                entries = [(row, feature, value) for row, value in answers.items()]
+                weights = answer_weights(fitted, weight, list(answers), f"feature {feature!r}")
+                triples = read_triples(fitted, entries, Columns(), time=time, weight=weights)
+                return self._observe(triples, update)
             known = fitted.feature_store[feature]
             require_supported(fitted, [known], update)
             context = check_context(known.name, observations, known.kind, fitted.rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,11 @@ from headstart.core.sampling import draw_scores
 from headstart.core.types import RowStates
 from headstart.errors import InputError
 from headstart.evaluate.pooling import Pooled, pool
+from headstart.model.levels import category_columns, columns_of
 from headstart.model.prediction import predict_features
 from headstart.model.state import ModelState
-from headstart.table import Names, Table
+from headstart.table import Kind, Kinds, Names, Table
+from headstart.table.kinds import Category, split_column
 from headstart.table.names import as_name
 
 
@@ -27,6 +29,8 @@ def draw_cells(
 ) -> NDArray[np.float64]:
     """Draw the values of all cells jointly ``n`` times, in the data's own units: (n, rows, features).
 
+    The value of a category is the position of a level.
+
     Each cell has the calibrated distribution of its prediction; draws of several cells have the rank
     correlations of their joint posterior (a Gaussian copula). Of the levels of a category one is drawn, the
     one with the largest log p − log(−log u), where u is the rank of its draw: with independent ranks, each
@@ -34,26 +38,31 @@ def draw_cells(
     """
     from scipy.special import ndtr
 
-    features, heads = fitted.feature_store.take(names)
-    places = {feature.name: place for place, feature in enumerate(features)}
-    categories = [
-        [places[column] for column in columns]
-        for columns in fitted.feature_store.categories.values()
-        if all(column in places for column in columns)
-    ]
+    widths = [len(category_columns(fitted, name)) or 1 for name in names]
+    first = np.cumsum(widths) - widths  # the first column of each feature
+    columns, heads = fitted.feature_store.take(columns_of(fitted, names))
     prediction = predict_features(fitted, rows, states, names)
     generator = np.random.default_rng(seed)
-    drawn = np.empty((n, len(rows), len(features)))
-    kinds = fitted.kinds_of(features)
+    drawn = np.empty((n, len(rows), len(names)))
+    kinds = fitted.kinds_of(columns)
     scores = draw_scores(heads, states, kinds, fitted.knowledge.likelihood, n, generator)
     for number, score in enumerate(scores):
         ranks = np.clip(ndtr(score), 1e-12, 1 - 1e-12)
-        drawn[number] = prediction.values_at(ranks)
-        for columns in categories:
-            chances = np.maximum(prediction.center[:, columns], np.finfo(float).tiny)
-            level = (np.log(chances) - np.log(-np.log(ranks[:, columns]))).argmax(1)
-            drawn[number][:, columns] = level[:, None] == np.arange(len(columns))
+        drawn[number] = prediction.values_at(ranks[:, first])
+        for position, chances in prediction.chances.items():
+            own = ranks[:, first[position] : first[position] + widths[position]]
+            odds = np.log(np.maximum(chances, np.finfo(float).tiny)) - np.log(-np.log(own))
+            drawn[number][:, position] = odds.argmax(1)
     return drawn
+
+
+def with_levels(values: NDArray[np.float64], kinds: Iterable[Kind]) -> list[Any]:
+    """Return values (…, features) as nested lists, with levels in place of the positions of categories."""
+    texts: NDArray[Any] = values.astype(object)
+    for position, kind in enumerate(kinds):
+        if isinstance(kind.margin, Category):
+            texts[..., position] = np.array(kind.margin.names, object)[values[..., position].astype(int)]
+    return texts.tolist()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,15 +77,18 @@ class Imputations(Sequence[Any]):
     rows, features : Names
         The names of the rows and features.
     values : ndarray of shape (m, rows, features)
-        The filled tables.
+        The filled tables. The value of a category is the position of a level in its kind.
     observed : ndarray of shape (rows, features)
         Whether each cell was observed.
+    kinds : Kinds
+        The kinds of the features.
     """
 
     rows: Names
     features: Names
     values: NDArray[np.float64]
     observed: NDArray[np.bool_]
+    kinds: Kinds
 
     def __len__(self) -> int:
         return len(self.values)
@@ -89,14 +101,26 @@ class Imputations(Sequence[Any]):
             import pandas
         except ImportError:
             raise InputError("frames need pandas, which is not installed; use to_arrow() or values") from None
-        return pandas.DataFrame(self.values[number], list(self.rows), list(self.features))
+        frame = pandas.DataFrame(self.values[number], list(self.rows), list(self.features))
+        for name, levels in self._levels():
+            codes = frame[name].to_numpy(dtype=int)
+            frame[name] = pandas.Categorical.from_codes(codes, categories=levels)
+        return frame
+
+    def _levels(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the name and the levels of each category."""
+        for name, kind in zip(self.features, self.kinds, strict=True):
+            if isinstance(kind.margin, Category):
+                yield name, kind.margin.names
 
     def __iter__(self) -> Iterator[Any]:
         return (self[number] for number in range(len(self)))
 
     def to_arrow(self, number: int) -> pa.Table:
         """Return one filled table: a column ``row`` and one column per feature."""
-        columns = dict(zip(self.features, self.values[number].T, strict=True))
+        columns: dict[str, Any] = dict(zip(self.features, self.values[number].T, strict=True))
+        for name, levels in self._levels():
+            columns[name] = [levels[int(code)] for code in columns[name]]
         return pa.table({"row": list(self.rows), **columns})
 
     def pool(self, estimate: Callable[[Any], tuple[float, float]], *, degrees: float | None = None) -> Pooled:
@@ -134,7 +158,8 @@ class Imputations(Sequence[Any]):
 
 def require_missing_cells(fitted: ModelState, names: Sequence[Any]) -> None:
     """Raise an error for features of clicks, whose cells without an observation are not missing."""
-    clicks = [name for name in names if fitted.feature_store[name].kind.name == "click"]
+    columns = columns_of(fitted, names)
+    clicks = [name for name in columns if fitted.feature_store[name].kind.name == "click"]
     if clicks:
         raise InputError(
             f"feature {clicks[0]!r} has clicks: a cell without a click is not missing, so there is nothing "
@@ -142,15 +167,29 @@ def require_missing_cells(fitted: ModelState, names: Sequence[Any]) -> None:
         )
 
 
-def fill_cells(drawn: NDArray[np.float64], table: Table, rows: Names, features: Sequence[Any]) -> Imputations:
+def fill_cells(
+    fitted: ModelState, drawn: NDArray[np.float64], table: Table, rows: Names, features: Sequence[Any]
+) -> Imputations:
     """Return draws (m, rows, features) with the observed cells of ``table`` unchanged."""
-    columns = Names([as_name(feature, "feature") for feature in features], "feature")
-    row, column = np.full(len(table.rows), -1), np.full(len(table.features), -1)
+    row, feature = np.full(len(table.rows), -1), np.full(len(table.features), -1)
     row[table.rows.positions(rows)] = np.arange(len(rows))
-    column[table.features.positions(columns)] = np.arange(len(columns))
-    at = row[table.row_index], column[table.feature_index]
-    inside = (at[0] >= 0) & (at[1] >= 0)
-    observed = np.zeros((len(rows), len(columns)), dtype=bool)
-    observed[at[0][inside], at[1][inside]] = True
-    drawn[:, at[0][inside], at[1][inside]] = table.values[inside]
-    return Imputations(rows, columns, drawn, observed)
+    level = np.full(len(table.features), -1)  # of columns that are a level
+    kinds = []
+    for position, name in enumerate(features):
+        columns = category_columns(fitted, name)
+        at = table.features.positions(columns or [as_name(name, "feature")])
+        feature[at] = position
+        if columns:
+            level[at] = np.arange(len(at))
+            kinds.append(Kind(Category(tuple(split_column(column)[1] for column in columns))))
+        else:
+            kinds.append(table.kinds[int(at[0])])
+    cells, values = (row[table.row_index], feature[table.feature_index]), table.values.astype(np.float64)
+    levels = level[table.feature_index]
+    inside = (cells[0] >= 0) & (cells[1] >= 0) & ((levels < 0) | (values == 1))
+    values = np.where(levels < 0, values, levels)
+    observed = np.zeros((len(rows), len(kinds)), dtype=bool)
+    observed[cells[0][inside], cells[1][inside]] = True
+    drawn[:, cells[0][inside], cells[1][inside]] = values[inside]
+    names = Names([as_name(name, "feature") for name in features], "feature")
+    return Imputations(rows, names, drawn, observed, Kinds(kinds))

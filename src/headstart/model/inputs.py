@@ -46,7 +46,13 @@ from headstart.table.times import check_weights, time_of, times_of
 
 NEW_ROW = "this row"  # the name of a row that is given by its observations alone
 
-FEATURE_PARTS = ("metadata", "observations", "kind", "levels")  # the keys of a new feature in add_features()
+FEATURE_PARTS = (
+    "metadata",
+    "observations",
+    "kind",
+    "levels",
+    "weight",
+)  # the keys of a new feature in add_features()
 
 ObservationsLike = Any  # Mapping[Any, float], or a Series or frame (``as_mapping``)
 
@@ -415,6 +421,8 @@ def _new_feature(fitted: ModelState, key: object, parts: object) -> Feature:
             observe = for_user("use observe_feature()", "use headstart observe-feature")
             advice = f"{observe} to add observations to it"
         raise InputError(f"feature {name!r} is already in the model; {advice}")
+    if category_columns(fitted, name):
+        raise InputError(f"feature {name!r} is already in the model")
     by_part = require_mapping(parts, f"feature {name!r}", "{'metadata': …, 'observations': …}")
     for part in by_part:
         if part not in FEATURE_PARTS:
@@ -428,7 +436,8 @@ def _new_feature(fitted: ModelState, key: object, parts: object) -> Feature:
     finds_scale = kind.shares_units(fitted.middle)
     no_metadata = np.zeros(0, dtype=np.float32)
     times = None if fitted.clock is None else fitted.clock.times_now(len(rows))
-    feature = Feature(name, kind, False, len(rows), no_metadata, rows, values, finds_scale)
+    weights = context_weights(fitted, by_part.get("weight"), rows, f"feature {name!r}")
+    feature = Feature(name, kind, False, len(rows), no_metadata, rows, values, finds_scale, weights=weights)
     return fitted.with_own_units(replace(feature, arrivals=fitted.arrivals + order, times=times))
 
 
@@ -836,10 +845,9 @@ def feature_triples(
 ) -> Triples:
     """Return observations of one feature, checked by ``check_context``, as triples of one time and weight."""
     require_clock(fitted, time)
-    require_weights(fitted, weight)
     numbers = np.full(len(rows), fitted.feature_store.number(feature.name))
     times = None if fitted.clock is None else np.full(len(rows), time_of(_require_time(time), "time"))
-    weights = _given_weights(weight, len(rows), lambda _: "the observations")
+    weights = context_weights(fitted, weight, rows, f"feature {feature.name!r}")
     feature_positions = np.zeros(len(rows), np.int64)
     return Triples(rows, [feature], feature_positions, numbers, values, times, order, weights)
 
@@ -866,6 +874,34 @@ def require_weights(fitted: ModelState, weight: object) -> None:
             f"it out, or fit with {option_name('backbone', 'factorisation')} and "
             f"{option_name('adapter', 'bayes')}, chn-bayes or auto"
         )
+
+
+def context_weights(
+    fitted: ModelState, weight: object, rows: NDArray[np.int64], what: str
+) -> NDArray[np.float64] | None:
+    """Return the weights of the observations of ``rows`` (n,) of one feature: (n,); None: all 1.
+
+    ``weight`` is one number, or ``{row: number}``; rows that are not named have the weight 1.
+    """
+    require_weights(fitted, weight)
+    if isinstance(weight, Mapping):
+        given = dict(
+            zip(fitted.rows.positions(unique_names(weight, what, "row")), weight.values(), strict=True)
+        )
+        unknown = [position for position in given if position not in set(rows.tolist())]
+        if unknown:
+            raise InputError(f"{what}: row {fitted.rows[unknown[0]]!r} has a weight and no observation")
+        weight = [given.get(position, 1.0) for position in rows.tolist()]
+    return _given_weights(weight, len(rows), lambda i: f"{what}, row {fitted.rows[rows[i]]!r}")
+
+
+def answer_weights(fitted: ModelState, weight: object, rows: list[Any], what: str) -> object:
+    """Return the weights of the answers of ``rows`` to a category, one for each; one number stays one."""
+    if not isinstance(weight, Mapping):
+        return weight
+    positions = _row_positions(fitted, rows)
+    weights = context_weights(fitted, weight, positions, what)
+    return None if weights is None else weights.tolist()
 
 
 def _given_weights(weight: object, count: int, where: Callable[[int], str]) -> NDArray[np.float64] | None:

@@ -1,13 +1,15 @@
-"""Labels and categories of a fitted model: from answers such as "agree" and "B" to columns, and back.
+"""Categories and labels of a fitted model: from answers such as "agree" and "B" to columns, and back.
 
-A category is one binary column per level in the model, named ``FEATURE=LEVEL``. The functions of this module
-replace a category by its columns in the arguments of methods, and columns by the category in their results.
+A category is one feature for users, and one binary column per level in the model, named ``FEATURE=LEVEL``.
+This module replaces categories by their columns in the arguments of methods, and columns by their category in
+results. Where a number is asked for, as in a ranking, the name of a column means the event that the answer is
+this level: a binary feature.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,26 +26,40 @@ from headstart.table.names import as_name
 
 def category_columns(fitted: ModelState, feature: object) -> list[str]:
     """Return the columns of a category; empty if the model has no such category."""
+    if isinstance(feature, str) and feature in fitted.feature_store:
+        return []
     name = str(feature) if isinstance(feature, int) and abs(feature) < 2**63 else feature
     return fitted.feature_store.categories.get(name.strip(), []) if isinstance(name, str) else []
 
 
 def columns_of(fitted: ModelState, features: Iterable[Any]) -> list[Any]:
     """Replace the categories among ``features`` by their columns; other names stay."""
-    columns: list[Any] = []
-    for feature in features:
-        known = isinstance(feature, str) and feature in fitted.feature_store
-        columns += [] if known else category_columns(fitted, feature)
-        if known or not category_columns(fitted, feature):
-            columns.append(feature)
-    return columns
+    return [column for feature in features for column in category_columns(fitted, feature) or [feature]]
+
+
+def is_level(feature: Feature) -> bool:
+    """Return whether a feature of the model is the column of a level."""
+    return isinstance(feature.kind.margin, Category)
+
+
+def owner_of(feature: Feature) -> str:
+    """Return the name of the category of a column, or of any other feature itself."""
+    return split_column(feature.name)[0] if is_level(feature) else feature.name
+
+
+def require_whole(fitted: ModelState, feature: object, verb: str) -> None:
+    """Raise an error if ``feature`` is one level of a category; ``verb`` is applied to whole features."""
+    if isinstance(feature, str) and feature in fitted.feature_store:
+        known = fitted.feature_store[feature]
+        if is_level(known):
+            raise InputError(f"{feature!r} is a level of {owner_of(known)!r}; {verb} {owner_of(known)!r}")
 
 
 def complete_categories(fitted: ModelState, features: Sequence[Feature]) -> list[str]:
     """Return the names of ``features`` and, after them, of other columns of their categories."""
     names = [feature.name for feature in features]
-    groups = {split_column(f.name)[0] for f in features if isinstance(f.kind.margin, Category)}
-    columns = [column for group in sorted(groups) for column in category_columns(fitted, group)]
+    groups = dict.fromkeys(owner_of(feature) for feature in features if is_level(feature))
+    columns = [column for group in groups for column in category_columns(fitted, group)]
     listed = set(names)
     return [*names, *(column for column in columns if column not in listed)]
 
@@ -68,22 +84,45 @@ def value_text(value: object) -> str:
 
 def expand_answers(fitted: ModelState, answers: Mapping[Any, Any], what: str) -> dict[Any, Any]:
     """Return the observations ``{feature: value}`` of a row with labels and categories as numbers."""
+    answered = {level for feature, value in answers.items() if (level := _answer(fitted, feature, value))}
     expanded: dict[Any, Any] = {}
     for feature, value in answers.items():
-        for name, number in expand_answer(fitted, feature, value, what):
+        for name, number in expand_answer(fitted, feature, value, what, answered):
             if name in expanded:
                 raise InputError(f"{what}: {name!r} is given twice; keep one")
             expanded[name] = number
     return expanded
 
 
-def expand_answer(fitted: ModelState, feature: object, value: object, what: str) -> list[tuple[Any, Any]]:
-    """Return one answer as pairs of a feature or column of the model and a number."""
+def _answer(fitted: ModelState, feature: object, value: object) -> str | None:
+    """Return the category that is answered by the value 1 of a level; None for any other observation."""
+    if value != 1 or not isinstance(feature, str) or feature not in fitted.feature_store:
+        return None
+    known = fitted.feature_store[feature]
+    return owner_of(known) if is_level(known) else None
+
+
+def expand_answer(
+    fitted: ModelState, feature: object, value: object, what: str, answered: Container[str] = ()
+) -> list[tuple[Any, Any]]:
+    """Return one answer as pairs of a feature or column of the model and a number.
+
+    The value 1 of a level means 0 at the other levels. A 0 means that another level was observed: then the
+    category is among ``answered``.
+    """
+    what = f"{what}, feature {feature!r}"
     if isinstance(feature, str) and feature in fitted.feature_store:
-        kind = fitted.feature_store[feature].kind
-        return [(feature, label_value(kind, value, f"{what}, feature {feature!r}"))]
+        known = fitted.feature_store[feature]
+        if not is_level(known):
+            return [(feature, label_value(known.kind, value, what))]
+        owner, level = split_column(feature)
+        if value == 0 and owner in answered:
+            return []
+        if value != 1:
+            raise InputError(f"{what}: say which level of {owner!r} was observed, as {owner!r} = {level!r}")
+        return list(level_values(category_columns(fitted, owner), level, what).items())
     if columns := category_columns(fitted, feature):
-        return list(level_values(columns, value, f"{what}, feature {feature!r}").items())
+        return list(level_values(columns, value, what).items())
     return [(feature, value)]
 
 
@@ -109,10 +148,16 @@ def expand_triples(fitted: ModelState, entries: Sequence[Any]) -> tuple[Sequence
         and not isinstance(entry[2], str)
         and isinstance(entry[1], str)
         and entry[1] in fitted.feature_store
+        and not is_level(fitted.feature_store[entry[1]])
         for entry in entries
     )
     if plain:
         return entries, []
+    answered: dict[Any, set[str]] = {}  # the categories that are answered by the value 1 of a level, by row
+    for entry in entries:
+        is_triple = isinstance(entry, (tuple, list)) and len(entry) in (3, 4)
+        if is_triple and (category := _answer(fitted, entry[1], entry[2])):
+            answered.setdefault(str(entry[0]), set()).add(category)
     expanded: list[Any] = []
     repeats: list[int] = []
     for entry in entries:
@@ -121,7 +166,7 @@ def expand_triples(fitted: ModelState, entries: Sequence[Any]) -> tuple[Sequence
             repeats.append(1)
             continue
         row, feature, value, *time = entry
-        pairs = expand_answer(fitted, feature, value, f"row {row!r}")
+        pairs = expand_answer(fitted, feature, value, f"row {row!r}", answered.get(str(row), ()))
         expanded += [(row, name, number, *time) for name, number in pairs]
         repeats.append(len(pairs))
     return expanded, repeats

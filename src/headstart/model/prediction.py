@@ -26,10 +26,10 @@ from headstart.errors import InputError, guard_methods
 from headstart.evaluate.plots import MissingMatplotlibError
 from headstart.linalg.packed import packed_size
 from headstart.model.features import FeatureListing
-from headstart.model.levels import complete_categories, normalise
+from headstart.model.levels import category_columns, columns_of, complete_categories, is_level, normalise
 from headstart.model.state import ModelState
 from headstart.table import Cells, Names
-from headstart.table.kinds import Category, Kinds, KindType, split_column
+from headstart.table.kinds import Category, Kind, Kinds, KindType, column_name, split_column
 from headstart.table.names import as_name
 from headstart.training.calibration import LEVELS, USUAL_LEVEL
 
@@ -84,9 +84,12 @@ def _interval_ends(mean: Any, half_width: Any, kind: Any) -> tuple[Any, Any]:
 
 
 def _binary_ends(probability: Any, level: float) -> tuple[Any, Any]:
-    """Return the quantiles of a binary value that contain it with probability ``level``, each 0 or 1."""
-    tail = 0.5 - level / 2
-    return probability > 1 - tail, probability >= tail
+    """Return the quantiles of a binary value that contain it with probability ``level``, each 0 or 1.
+
+    A category has no quantiles: NaN stays NaN.
+    """
+    tail, missing = 0.5 - level / 2, probability * 0.0
+    return (probability > 1 - tail) + missing, (probability >= tail) + missing
 
 
 def _rounded(numbers: Any) -> Any:
@@ -224,7 +227,9 @@ def interval(
 class Prediction:
     """Predictions of some rows at some features, in the data's own units.
 
-    ``prediction["u1", "Dune 3"]`` is the mean and the standard deviation of one cell.
+    ``prediction["u1", "Dune 3"]`` is the mean and the standard deviation of one cell. A category, whose
+    levels have no order, has no mean, standard deviation and interval: they are NaN. ``probabilities`` has
+    the probabilities of its levels, and ``labels`` the most probable one.
 
     Attributes
     ----------
@@ -240,6 +245,8 @@ class Prediction:
     observed : sequence of ndarray
         The numbers that each feature has observed, from which ``probabilities`` knows its usual values; empty
         if they are not known.
+    chances : mapping of int to ndarray of shape (rows, levels)
+        The probabilities of the levels of each category, by the position of the feature.
     """
 
     rows: Names
@@ -249,6 +256,7 @@ class Prediction:
     scale: NDArray[np.float64]
     interval_factors: NDArray[np.float64] | None = None
     observed: Sequence[NDArray[np.float64]] = field(default=(), repr=False)
+    chances: Mapping[int, NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -300,7 +308,7 @@ class Prediction:
             raise InputError(f"a quantile must be at least 5e-10 away from 0 and 1; got {quantile!r}")
         if quantile == 0.5:
             binary = self.kinds.types == KindType.BINARY
-            median = np.where(binary, self.center >= 0.5, self.center)
+            median = np.where(binary & np.isfinite(self.center), self.center >= 0.5, self.center)
             return np.asarray(self.kinds.values(median, np.arange(len(self.features))))
         return self.interval(abs(2 * quantile - 1))[int(quantile > 0.5)]
 
@@ -313,7 +321,7 @@ class Prediction:
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or value != value:
             raise InputError(f"probability_above() takes a number; got {value!r}")
         above = self._above(np.array([kind.margin.edge(float(value)) for kind in self.kinds]))
-        binary = self.center if 0 <= value < 1 else np.full_like(self.center, float(value < 0))
+        binary = self.center if 0 <= value < 1 else float(value < 0) + 0.0 * self.center
         return np.where(self.kinds.types == KindType.BINARY, binary, above)
 
     def take_features(self, positions: NDArray[np.int64]) -> Prediction:
@@ -326,6 +334,7 @@ class Prediction:
             scale=self.scale[:, positions],
             interval_factors=None if self.interval_factors is None else self.interval_factors[positions],
             observed=[self.observed[position] for position in positions] if len(self.observed) else (),
+            chances={new: self.chances[old] for new, old in enumerate(positions) if old in self.chances},
         )
 
     def levels(self, feature: object) -> list[str | float]:
@@ -334,12 +343,11 @@ class Prediction:
         Parameters
         ----------
         feature : str or int
-            A feature of the prediction; of the kind category, without its level.
+            A feature of the prediction.
         """
-        columns, levels, _ = self._levels_of(feature, None)
-        if len(columns) > 1:
-            return [split_column(self.features[column])[1] for column in columns]
-        return [self.kinds[columns[0]].margin.label(level) for level in levels]
+        position, levels, _ = self._levels_of(feature, None)
+        margin = self.kinds[position].margin
+        return list(margin.names) if isinstance(margin, Category) else [margin.label(x) for x in levels]
 
     def probabilities(self, feature: object, values: Sequence[float] | None = None) -> NDArray[np.float64]:
         """Return the probability of every level of a feature at every row; they add up to 1.
@@ -351,7 +359,7 @@ class Prediction:
         Parameters
         ----------
         feature : str or int
-            A feature of the prediction; of the kind category, without its level.
+            A feature of the prediction.
         values : list of float, default=None
             The possible values of a rating or count; by default the whole numbers between the limits of a
             rating. Other kinds have their own levels.
@@ -361,36 +369,46 @@ class Prediction:
         ndarray of shape (rows, levels)
             The probabilities, in the order of ``levels``.
         """
-        columns, _, edges = self._levels_of(feature, values)
-        if len(columns) > 1:
-            return self.center[:, columns]
-        (column,) = columns
-        if self.kinds.types[column] == KindType.BINARY:
-            return np.stack([1 - self.center[:, column], self.center[:, column]], axis=1)
-        part = self.take_features(np.array([column]))
+        position, _, edges = self._levels_of(feature, values)
+        if position in self.chances:
+            return self.chances[position]
+        if self.kinds.types[position] == KindType.BINARY:
+            return np.stack([1 - self.center[:, position], self.center[:, position]], axis=1)
+        part = self.take_features(np.array([position]))
         above = [part._above(np.array([edge]))[:, 0] for edge in edges]
         tails = np.stack([np.ones(len(self.rows)), *above, np.zeros(len(self.rows))], axis=1)
         chances = np.maximum(-np.diff(tails, axis=1), MIN_CHANCE)
         if len(self.observed):
-            chances = chances * level_ratios(self.observed[column], edges)
+            chances = chances * level_ratios(self.observed[position], edges)
         return np.asarray(chances / chances.sum(axis=1, keepdims=True))
+
+    def labels(self, feature: object) -> list[str | float]:
+        """Return the most probable level of a feature at every row.
+
+        Parameters
+        ----------
+        feature : str or int
+            A feature of the prediction with levels: a category, ordinal or binary feature, or a rating.
+        """
+        levels = self.levels(feature)
+        return [levels[best] for best in self.probabilities(feature).argmax(axis=1)]
+
+    @property
+    def labelled(self) -> list[str]:
+        """The features whose values are labels: categories, and ordinal and binary features with labels."""
+        return [
+            name
+            for position, (name, kind) in enumerate(zip(self.features, self.kinds, strict=True))
+            if position in self.chances or kind.margin.labels
+        ]
 
     def _levels_of(
         self, feature: object, values: Sequence[float] | None
-    ) -> tuple[list[int], list[float], list[float]]:
-        """Return the columns of a feature, its levels, and the numbers between two levels."""
-        name = as_name(feature, "feature")
-        if name not in self.features:
-            columns = [
-                column
-                for column, other in enumerate(self.features)
-                if isinstance(self.kinds[column].margin, Category) and split_column(other)[0] == name
-            ]
-            if columns:
-                return columns, [], []
-        column = self.features.position(name)
-        kind = self.kinds[column]
-        if values is not None:
+    ) -> tuple[int, list[float], list[float]]:
+        """Return the position of a feature, its levels, and the numbers between two levels."""
+        position = self.features.position(feature)
+        kind = self.kinds[position]
+        if values is not None and position not in self.chances:
             levels = sorted(float(value) for value in values)
         elif kind.margin.levels:
             levels = list(kind.margin.levels)
@@ -398,12 +416,12 @@ class Prediction:
             levels = np.arange(kind.low, kind.high + 0.5).tolist()
         else:
             raise InputError(
-                f"feature {name!r} is {kind}: give the values whose probabilities to compute, as "
-                "values=[0, 1, 2]"
+                f"feature {self.features[position]!r} is {kind}: give the values whose probabilities to "
+                "compute, as values=[0, 1, 2]"
             )
         if kind.margin.identity:  # a number counts for the nearest value
-            return [column], levels, ((np.array(levels[1:]) + levels[:-1]) / 2).tolist()
-        return [column], levels, [kind.margin.edge(level) for level in levels[:-1]]
+            return position, levels, ((np.array(levels[1:]) + levels[:-1]) / 2).tolist()
+        return position, levels, [kind.margin.edge(level) for level in levels[:-1]]
 
     def _above(self, edges: Numbers) -> NDArray[np.float64]:
         """Return the probability that each cell's number is greater than the ``edges`` (features,)."""
@@ -430,7 +448,8 @@ class Prediction:
     def sample(self, n: int = 1, random_state: int = 0) -> NDArray[np.float64]:
         """Draw ``n`` values of every cell, independently of each other: (n, rows, features).
 
-        ``Headstart.sample`` draws cells jointly.
+        A draw of a category is the position of a level in ``levels``. ``Headstart.sample`` draws cells
+        jointly.
         """
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
             raise InputError(f"sample() takes a whole number n from 1 up; got {n!r}")
@@ -451,7 +470,11 @@ class Prediction:
         which = np.arange(len(self.features))
         low, high = _interval_ends(self.center, half_width, _arrays_of(self.kinds, which))
         drawn = self.kinds.values(np.where(uniform < 0.5, low, high), which)
-        return np.where(self.kinds.types == KindType.BINARY, uniform >= 1 - self.center, drawn)
+        drawn = np.where(self.kinds.types == KindType.BINARY, uniform >= 1 - self.center, drawn)
+        for position, chances in self.chances.items():
+            below = chances.cumsum(axis=1)[:, :-1]
+            drawn[..., position] = (uniform[..., position, None] >= below).sum(-1)
+        return drawn
 
     def to_pandas(self, level: float = 0.9) -> Any:
         """Return the long form as a pandas frame; pandas must be installed."""
@@ -483,7 +506,10 @@ class Prediction:
         return plot_prediction(self, level, ax)
 
     def to_arrow(self, level: float = 0.9) -> pa.Table:
-        """Return the long form, one line per cell: row, feature, mean, std, low, high."""
+        """Return the long form, one line per cell: row, feature, mean, std, low, high.
+
+        If some features have labels, also the most probable label (``label``) and its ``probability``.
+        """
         low, high = self.interval(level)
         rows, features = len(self.rows), len(self.features)
         return pa.table(
@@ -494,11 +520,14 @@ class Prediction:
                 "std": as_arrow(self.std.ravel()),
                 "low": as_arrow(low.ravel()),
                 "high": as_arrow(high.ravel()),
+                **self._label_columns(),
             }
         )
 
     def to_wide(self, observed: Table | Mapping[str, Mapping[str, float]] | None = None) -> pa.Table:
         """Return the wide form: a column ``row``, and one column per feature with the means.
+
+        A category has its most probable level.
 
         Parameters
         ----------
@@ -521,7 +550,8 @@ class Prediction:
             for line, row in enumerate(self.rows):
                 own = observed.get(row, {})
                 for column, feature in enumerate(self.features):
-                    values[line, column] = own.get(feature, values[line, column])
+                    if column not in self.chances:
+                        values[line, column] = own.get(feature, values[line, column])
         elif observed is not None:
             lines, columns = (
                 np.array([ours.position(name) if name in ours else -1 for name in theirs], dtype=np.int64)
@@ -530,25 +560,75 @@ class Prediction:
             at = lines[observed.row_index], columns[observed.feature_index]
             inside = (at[0] >= 0) & (at[1] >= 0)
             values[at[0][inside], at[1][inside]] = observed.values[inside]
-        names = pa.array(self.rows, pa.string())
-        return pa.table([names, *map(as_arrow, values.T)], names=["row", *self.features])
+        arrays = [pa.array(self.rows, pa.string()), *map(as_arrow, values.T)]
+        for position in self.chances:
+            arrays[position + 1] = pa.array(self._wide_labels(position, observed), pa.string())
+        return pa.table(arrays, names=["row", *self.features])
+
+    def _wide_labels(
+        self, position: int, observed: Table | Mapping[str, Mapping[str, float]] | None
+    ) -> list[str]:
+        """Return the levels of a category in the wide form: observed ones, or else the most probable."""
+        name = self.features[position]
+        labels = dict(zip(self.rows, map(str, self.labels(name)), strict=True))
+        if isinstance(observed, Mapping):
+            labels |= {row: str(own[name]) for row, own in observed.items() if name in own and row in labels}
+        elif observed is not None:
+            for level in map(str, self.levels(name)):
+                if (column := column_name(name, level)) in observed.features:
+                    answers = observed.observations_of(column).items()
+                    labels |= {row: level for row, value in answers if value == 1 and row in labels}
+        return [labels[row] for row in self.rows]
+
+    def _label_columns(self) -> dict[str, pa.Array]:
+        """Return the most probable label of each cell and its probability; nothing without labels."""
+        if not (names := self.labelled):
+            return {}
+        labels = np.full((len(self.rows), len(self.features)), None, dtype=object)
+        best = np.full(labels.shape, np.nan)
+        for name in names:
+            position = self.features.position(name)
+            labels[:, position], best[:, position] = self.labels(name), self.probabilities(name).max(axis=1)
+        missing = np.isnan(best.ravel())
+        return {
+            "label": pa.array(labels.ravel().tolist(), pa.string()),
+            "probability": pa.array(best.ravel(), mask=missing),
+        }
+
+    def probabilities_to_arrow(self) -> pa.Table:
+        """Return one line per cell and level of features with labels: row, feature, level, probability."""
+        parts = [pa.schema(_LEVEL_FIELDS).empty_table()]
+        for name in self.labelled:
+            levels, rows = [str(level) for level in self.levels(name)], list(self.rows)
+            columns = [
+                np.repeat(rows, len(levels)).tolist(),
+                [name] * (len(rows) * len(levels)),
+                levels * len(rows),
+                self.probabilities(name).ravel(),
+            ]
+            parts.append(pa.table(columns, schema=pa.schema(_LEVEL_FIELDS)))
+        return pa.concat_tables(parts)
 
     @property
     def _title(self) -> str:
         return f"Prediction({len(self.rows)} rows × {len(self.features)} features)"
 
     def _lines(self) -> tuple[list[str], list[list[str]]]:
-        """Return the header and the lines of the first cells, as mean ± standard deviation."""
+        """Return the header and the lines of the first cells.
+
+        A cell is the mean ± the standard deviation, of a category the most probable level.
+        """
         more = ["…"] if len(self.features) > _MAX_COLUMNS else []
-        lines = [
-            [row, *(f"{m:.4g} ± {s:.2g}" for m, s in zip(means, stds, strict=True)), *more]
-            for row, means, stds in zip(
-                list(self.rows)[:MAX_LINES],
-                self.mean[:, :_MAX_COLUMNS].tolist(),
-                self.std[:, :_MAX_COLUMNS].tolist(),
-                strict=False,
-            )
+        shown = self.take_features(np.arange(min(len(self.features), _MAX_COLUMNS)))
+        means, stds = shown.mean[:MAX_LINES].tolist(), shown.std[:MAX_LINES].tolist()
+        cells = [
+            [f"{m:.4g} ± {s:.2g}" for m, s in zip(*pair, strict=True)]
+            for pair in zip(means, stds, strict=True)
         ]
+        for position, chances in shown.chances.items():
+            for line, label in enumerate(shown.labels(shown.features[position])[:MAX_LINES]):
+                cells[line][position] = f"{label} ({chances[line].max():.0%})"
+        lines = [[row, *cell, *more] for row, cell in zip(self.rows, cells, strict=False)]
         return ["row", *list(self.features)[:_MAX_COLUMNS], *more], lines
 
     def __repr__(self) -> str:
@@ -559,6 +639,13 @@ class Prediction:
     def _repr_html_(self) -> str:
         return table_html(*self._lines(), self._title, total=len(self.rows))
 
+
+_LEVEL_FIELDS = [
+    ("row", pa.string()),
+    ("feature", pa.string()),
+    ("level", pa.string()),
+    ("probability", pa.float64()),
+]
 
 MAX_LEVELS = 20  # steps of a rating whose values are taken for whole numbers
 
@@ -633,8 +720,8 @@ def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> C
     """
     feature, likelihood = fitted.feature_store[name], fitted.knowledge.likelihood
     kind = fitted.kind_of(feature)
-    is_category = isinstance(feature.kind.margin, Category)  # all levels are predicted
-    if is_category or fitted.local_part([feature], np.array(fitted.feature_store.slots([name]))) is not None:
+    local = fitted.local_part([feature], np.array(fitted.feature_store.slots([name])))
+    if is_level(feature) or local is not None:  # all levels are predicted
         states = fitted.row_store.take(np.array([fitted.rows.position(row)]))
         found = predict_features(fitted, Names([row], "row"), states, [name])
         return CellPrediction(
@@ -671,7 +758,6 @@ def _head_of(fitted: ModelState, name: str, kind: int) -> OneHead:
 _cached_half_width = lru_cache(maxsize=64)(_normal_half_width)
 
 
-@torch.no_grad()
 def predict_features(
     fitted: ModelState,
     rows: Names,
@@ -681,13 +767,51 @@ def predict_features(
 ) -> Prediction:
     """Predict the features ``names``, by default all, at rows with these ``states``, on ``device``.
 
-    The probabilities of the levels of a category add up to 1: all of them are computed.
+    A name ``FEATURE=LEVEL`` is the event that a category has this level: a binary feature.
     """
-    features = fitted.feature_store.listing(names)
-    has_categories = any(isinstance(margin, Category) for margin in features.kinds.margins)
-    if has_categories and len(whole := complete_categories(fitted, features.features)) > len(features.names):
-        prediction = predict_features(fitted, rows, states, whole, device)
-        return prediction.take_features(prediction.features.positions(features.names))
+    columns = fitted.feature_store.listing(None if names is None else columns_of(fitted, names))
+    if not any(isinstance(margin, Category) for margin in columns.kinds.margins):
+        return _predict_columns(fitted, rows, states, columns, device)
+    # The probabilities of the levels of a category add up to 1: all of them are computed.
+    whole = fitted.feature_store.listing(complete_categories(fitted, columns.features))
+    predicted = _predict_columns(fitted, rows, states, whole, device)
+    if names is None:
+        names = fitted.feature_store.feature_names
+    return collapse_levels(predicted, [(name, category_columns(fitted, name)) for name in names])
+
+
+def collapse_levels(columns: Prediction, features: Sequence[tuple[Any, list[str]]]) -> Prediction:
+    """Return the prediction of features from that of all columns.
+
+    ``features`` are the names, each with the columns of its levels; empty for a feature that is a column.
+    """
+    groups = [columns.features.positions(levels or [name]) for name, levels in features]
+    parts = columns.take_features(np.array([group[0] for group in groups], dtype=np.int64))
+    center, scale = parts.center.copy(), parts.scale.copy()
+    chances, names, kinds = {}, list(parts.features), list(parts.kinds)
+    for position, ((name, levels), group) in enumerate(zip(features, groups, strict=True)):
+        if levels:
+            chances[position] = columns.center[:, group]
+            center[:, position] = scale[:, position] = np.nan
+            names[position] = as_name(name, "feature")
+            kinds[position] = Kind(Category(tuple(split_column(level)[1] for level in levels)))
+        elif isinstance(kinds[position].margin, Category):
+            kinds[position] = Kind.binary()
+    return replace(
+        parts,
+        features=Names(names, "feature"),
+        kinds=Kinds(kinds),
+        center=center,
+        scale=scale,
+        chances=chances,
+    )
+
+
+@torch.no_grad()
+def _predict_columns(
+    fitted: ModelState, rows: Names, states: RowStates, features: FeatureListing, device: torch.device
+) -> Prediction:
+    """Predict columns of the model, of categories all levels."""
     units, likelihood = Units.of(fitted, features), fitted.knowledge.likelihood
     types = torch.from_numpy(fitted.modelled_types(units.kinds.types)).to(device)
     center, scale = np.empty((2, len(rows), len(features.names)))
@@ -710,7 +834,7 @@ def predict_features(
                 predictive = local.shift(predictive, block.rows)
             numbers = units.apply(predictive.mean, predictive.std, which)
             center[part, columns], scale[part, columns] = numbers
-    if has_categories:
+    if any(isinstance(margin, Category) for margin in features.kinds.margins):
         center = normalise(list(features.names), units.kinds, center)
         binary = units.kinds.types == KindType.BINARY
         scale[:, binary] = np.sqrt(center[:, binary] * (1 - center[:, binary]))
@@ -772,7 +896,7 @@ def predict_pairs(
         units, column = Units.of(fitted, features), which[pairs] - first
         numbers = units.apply(predictive.mean, predictive.std, column)
         for position, feature in enumerate(features.features):
-            if isinstance(feature.kind.margin, Category):  # all levels are predicted
+            if is_level(feature):  # all levels are predicted
                 mine = column == position
                 at = Names([str(i) for i in range(int(mine.sum()))], "row")
                 found = predict_features(fitted, at, fitted.row_store.take(rows[pairs][mine]), [feature.name])

@@ -35,6 +35,7 @@ from headstart.model.inputs import (
     truth,
     unique_names,
 )
+from headstart.model.levels import category_columns, columns_of, is_level, owner_of
 from headstart.model.prediction import MAX_LEVEL, predict_features
 from headstart.model.state import ModelState
 from headstart.model.suggestion import HeadWeights, choose_rows, greedy_design
@@ -479,6 +480,8 @@ def rank_features(
     rankings = []
     for line, (row, (slots, score)) in enumerate(zip(rows, best, strict=True)):
         names = [stored[slot].name for slot in slots]
+        if criterion.by == "information":
+            names = [owner_of(stored[slot]) for slot in slots]
         prediction = predict_features(
             fitted, Names([row.name], "row"), states.take(slice(line, line + 1)), names
         )
@@ -486,6 +489,12 @@ def rank_features(
         mean, std, low, high = (part[0] for part in (prediction.mean, prediction.std, low, high))
         titles = feature_titles(fitted, names)
         numbers = (score, mean, std, low, high)
+        if criterion.by == "mean" and any(is_level(stored[slot]) for slot in slots):
+            # The probabilities of the levels of a category are divided by their sum.
+            order = np.argsort(-mean, kind="stable")
+            numbers = tuple(part[order] for part in (mean, mean, std, low, high))
+            names = [names[i] for i in order]
+            titles = None if titles is None else tuple(titles[i] for i in order)
         rankings.append(Ranking(row.name, "feature", criterion.by, tuple(names), *numbers, level, titles))
     return rankings
 
@@ -508,9 +517,10 @@ def best_features(
     columns = fitted.feature_store.columns
     exclude_observed = truth(exclude_observed, "exclude_observed")
     mixed_kinds = truth(mixed_kinds, "mixed_kinds")
-    slots = _slots_of(fitted, columns, features)
+    slots = _slots_of(fitted, columns, features, criterion)
     if len(exclude):
-        slots = np.setdiff1d(slots, np.array(fitted.feature_store.slots(exclude), dtype=np.int64))
+        excluded_columns = columns_of(fitted, exclude)
+        slots = np.setdiff1d(slots, np.array(fitted.feature_store.slots(excluded_columns), dtype=np.int64))
     if where is not None:
         stored, schema = columns.features, fitted.schema
         _check_filter(where, [] if schema is None else [column.name for column in schema.columns])
@@ -534,11 +544,27 @@ def best_features(
 
 
 def _slots_of(
-    fitted: ModelState, columns: FeatureColumns, features: Sequence[Any] | None
+    fitted: ModelState, columns: FeatureColumns, features: Sequence[Any] | None, criterion: Criterion
 ) -> NDArray[np.int64]:
-    if features is None:
+    """Return the slots of the candidates, by default of all features that the criterion can compare.
+
+    The levels of a category have no order: only information compares whole categories. A name
+    ``FEATURE=LEVEL`` is compared by the probability of the level.
+    """
+    if features is not None:
+        names = columns_of(fitted, features) if criterion.by == "information" else features
+        return np.unique(np.array(fitted.feature_store.slots(names), dtype=np.int64))
+    if criterion.by == "information" or not columns.has_levels:
         return columns.used_slots
-    return np.unique(np.array(fitted.feature_store.slots(features), dtype=np.int64))
+    slots = columns.used_slots
+    slots = slots[[not is_level(cast(Feature, columns.features[slot])) for slot in slots]]
+    if not len(slots):
+        level = cast(Feature, columns.features[columns.used_slots[0]]).name
+        raise InputError(
+            f"the features are categories, whose levels have no order: name the levels to rank by, as "
+            f"{option_name('features', [level])}, or rank by {option_name('by', 'information')}"
+        )
+    return slots
 
 
 def require_contexts(columns: FeatureColumns, slots: NDArray[np.int64]) -> None:
@@ -556,7 +582,8 @@ def require_contexts(columns: FeatureColumns, slots: NDArray[np.int64]) -> None:
 def observed_slots(fitted: ModelState, columns: FeatureColumns, row: TargetRow) -> NDArray[np.int64]:
     """Return the slots of the features that a row observed."""
     if row.position is None:
-        return np.unique(np.array(fitted.feature_store.slots(row.observed), dtype=np.int64))
+        observed = columns_of(fitted, row.observed)
+        return np.unique(np.array(fitted.feature_store.slots(observed), dtype=np.int64))
     slots = columns.observed_by(row.position)
     observations = fitted.row_store.observations(row.position)
     if observations is None:
@@ -654,8 +681,11 @@ def _most_informative_features(
         noise = _observation_noise(fitted, columns, candidates, state)
         covariance = torch.diag(state.variance[0].double())  # type: ignore[index]
         weights = HeadWeights(fitted.feature_store.stored(candidates).weight)
-        best, gains = greedy_design(weights, noise, covariance, moment, n)
-        chosen.append((candidates.numpy()[best], np.array(gains)))
+        most = n * columns.most_levels  # of a category, the most informative level counts
+        best, gains = greedy_design(weights, noise, covariance, moment, most)
+        owners = [owner_of(cast(Feature, columns.features[slot])) for slot in candidates.numpy()[best]]
+        first = [i for i, owner in enumerate(owners) if owner not in owners[:i]][:n]
+        chosen.append((candidates.numpy()[best][first], np.array(gains)[first]))
     return chosen
 
 
@@ -699,6 +729,8 @@ def rank_rows(
     where: Mapping[str, Any] | None = None,
 ) -> Ranking:
     """Rank rows for one feature, best first; the parameters are those of ``Headstart.audience``."""
+    if criterion.by == "information":
+        feature = most_uncertain_level(fitted, feature)
     (known,), heads = fitted.feature_store.take([feature])
     exclude_observed = truth(exclude_observed, "exclude_observed")
     if exclude_observed:
@@ -766,11 +798,22 @@ def _spelling(value: object) -> str:
 @torch.no_grad()
 def suggest_rows(fitted: ModelState, feature: object, n: int, rows: Sequence[Any] | None) -> list[str]:
     """Return the rows whose observations would inform most about a feature, best first."""
-    (known,), heads = fitted.feature_store.take([feature])
+    (known,), heads = fitted.feature_store.take([most_uncertain_level(fitted, feature)])
     candidates = candidate_rows(fitted, rows, fitted.observers(known))
     what = for_user("suggest()", "headstart suggest")
     positions, _ = _most_informative_rows(fitted, heads, known, candidates, n, what)
     return [fitted.rows[position] for position in positions]
+
+
+def most_uncertain_level(fitted: ModelState, feature: object) -> object:
+    """Return the column of a category whose values vary most so far; any other feature unchanged."""
+    columns = category_columns(fitted, feature)
+    if not columns:
+        return feature
+    shares = [
+        (f.values.sum() + 0.5) / (len(f.values) + 1) for f in map(fitted.feature_store.get, columns) if f
+    ]
+    return columns[int(np.argmax([share * (1 - share) for share in shares]))]
 
 
 def candidate_rows(
@@ -795,11 +838,23 @@ def _highest_rows(
     criterion: Criterion,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the positions of the rows with the highest scores, and the scores in the data's units."""
-    types = torch.tensor([feature.kind.type])
-    slots = np.array(fitted.feature_store.slots([feature.name]))
-    local = fitted.local_part([feature], slots)
-    modelled = fitted.modelled_kinds(types)
-    candidate = Candidates(heads, types, modelled, torch.tensor([feature.shots]), types, local)
+    own, features = 0, [feature]
+    if is_level(feature):
+        columns = category_columns(fitted, owner_of(feature))
+        own = columns.index(feature.name)
+        features, heads = fitted.feature_store.take(columns)
+    types = torch.full((len(heads),), int(feature.kind.type))
+    shots = torch.full((len(heads),), feature.shots)
+    slots = np.array(fitted.feature_store.slots(known.name for known in features))
+    local = fitted.local_part(features, slots)
+    candidate = Candidates(heads, types, fitted.modelled_kinds(types), shots, types[:1], local)
+
+    def score_rows(states: RowStates, dtype: torch.dtype = torch.float64) -> Tensor:
+        scored = scores(fitted, criterion, candidate, states, dtype)
+        if len(heads) == 1 or criterion.by == "lift":
+            return scored[:, own]
+        return scored[:, own] / scored.sum(1)  # the probabilities of all levels add up to 1
+
     row_store, positions, excluded = fitted.row_store, candidates, np.zeros(len(candidates), dtype=bool)
     read_all = 3 * len(candidates) > len(fitted.rows)
     if read_all:  # in the order of storage, so that the states are not copied
@@ -812,12 +867,12 @@ def _highest_rows(
     def score(part: slice) -> Tensor:
         at = torch.from_numpy(positions[part])
         states = row_store.stored(part).at(at) if read_all else row_store.take(positions[part])
-        scored = scores(fitted, criterion, candidate, states, torch.float32)[:, 0]
+        scored = score_rows(states, torch.float32)
         return torch.where(torch.from_numpy(excluded[part]), -torch.inf, scored)[None]
 
     (near,) = top_candidates(score, 1, len(positions), n, _CANDIDATE_ROWS_AT_ONCE)
     near_rows = np.sort(positions[near.numpy()])
-    exact = scores(fitted, criterion, candidate, row_store.take(near_rows))[:, 0].numpy()
+    exact = score_rows(row_store.take(near_rows)).numpy()
     order = np.argsort(-exact, kind="stable")[:n]
     kind = feature.kind
     if criterion.by == "lift":  # a difference has no offset

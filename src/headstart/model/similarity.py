@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from headstart.core.types import second_moment
 from headstart.display import MAX_LINES, table_html, text_table
+from headstart.model.features import Feature
+from headstart.model.levels import columns_of, owner_of
 from headstart.model.ranking import top_candidates
 from headstart.model.state import ModelState
 from headstart.model.titles import feature_titles
+from headstart.table.names import as_name
 
 _CONSTANT = 1e-12  # outputs with a smaller variance, on the models' scale, count as constant
 
@@ -84,29 +87,33 @@ def similar(fitted: ModelState, name: object, n: int) -> Similar:
 
     If S is the covariance of the rows' activations, the outputs of two heads w and v have the covariance
     wᵀ·S·v, so no row has to be predicted. A feature with the same output at all rows has the similarity 0.
+    The similarity of categories is the largest of their levels.
     """
     columns, feature_store = fitted.feature_store.columns, fitted.feature_store
-    (slot,) = feature_store.slots([name])
+    slots = feature_store.slots(columns_of(fitted, [name]))
     moment = second_moment(fitted.states)
     row_covariance = moment[:-1, :-1] - torch.outer(moment[:-1, -1], moment[-1, :-1])
-    reference = feature_store.stored(torch.tensor([slot])).weight[0].double()
-    projection = row_covariance @ reference
-    reference_variance = max(float(projection @ reference), 0)
+    references = feature_store.stored(torch.tensor(slots)).weight.double()  # of all levels of a category
+    projection = row_covariance @ references.T
+    reference_variance = (projection.T * references).sum(1).clamp(min=0)
     excluded = torch.from_numpy(columns.positions < 0)
-    excluded[slot] = True
+    excluded[slots] = True
 
     def correlation(slots: slice | torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         weight = feature_store.stored(slots).weight.to(dtype)
         variance = ((weight @ row_covariance.to(dtype)) * weight).sum(1)
-        scale = (variance.clamp(min=0) * reference_variance).sqrt()
+        scale = torch.outer(variance.clamp(min=0), reference_variance.to(dtype)).sqrt()
         covariance = weight @ projection.to(dtype)
-        return torch.where(scale > _CONSTANT, covariance / scale.clamp(min=_CONSTANT), 0.0)
+        return torch.where(scale > _CONSTANT, covariance / scale.clamp(min=_CONSTANT), 0.0).amax(1)
 
     def score(part: slice) -> torch.Tensor:
         return torch.where(excluded[part], -torch.inf, correlation(part, torch.float32))[None]
 
-    (near,) = top_candidates(score, 1, len(excluded), n, _AT_ONCE)
+    (near,) = top_candidates(score, 1, len(excluded), n * columns.most_levels, _AT_ONCE)
     exact = correlation(near, torch.float64).clamp(-1, 1).numpy()
-    order = np.lexsort((columns.positions[near.numpy()], -exact))[:n]
-    names = [columns.features[i].name for i in near.numpy()[order]]
-    return Similar(feature_store[name].name, tuple(names), exact[order], feature_titles(fitted, names))
+    order = np.lexsort((columns.positions[near.numpy()], -exact))
+    owners = [owner_of(cast(Feature, columns.features[i])) for i in near.numpy()[order]]
+    first = [i for i, owner in enumerate(owners) if owner not in owners[:i]][:n]
+    names = tuple(owners[i] for i in first)
+    titles = feature_titles(fitted, names)
+    return Similar(as_name(name, "feature"), names, exact[order][first], titles)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.display import facts_html
-from headstart.model.levels import category_columns, collapse_answers
+from headstart.model.levels import category_columns, collapse_answers, owner_of
 from headstart.model.row_states import given_values, observations_of_row
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names
@@ -107,8 +107,8 @@ class ModelInfo:
 
 def describe_model(fitted: ModelState) -> ModelInfo:
     """Return the summary of a fitted model."""
-    features = list(fitted.feature_store.values())
-    added = [feature for feature in features if not feature.in_backbone]
+    features = {owner_of(feature): feature for feature in fitted.feature_store.values()}
+    added = {name: feature for name, feature in features.items() if not feature.in_backbone}
     judgement = fitted.judgement
     return ModelInfo(
         backbone=fitted.settings.backbone.name,
@@ -122,7 +122,7 @@ def describe_model(fitted: ModelState) -> ModelInfo:
         added=len(added),
         kind=str(fitted.kinds[0]),
         columns=fitted.schema.describe() if fitted.schema else "no metadata",
-        latest=tuple(f"{feature.name} ({feature.shots} shots)" for feature in added[-3:]),
+        latest=tuple(f"{name} ({feature.shots} shots)" for name, feature in list(added.items())[-3:]),
     )
 
 
@@ -231,7 +231,7 @@ def _one_line(title: str, observations: int, metadata: dict[str, object]) -> str
 
 def known_feature(fitted: ModelState, name: object) -> KnownFeature:
     """Return the summary of the feature ``name``."""
-    if columns := [] if name in fitted.feature_store else category_columns(fitted, name):
+    if columns := category_columns(fitted, name):
         return _known_category(fitted, as_name(name, "feature"), columns)
     feature = fitted.feature_store[name]
     return KnownFeature(

@@ -35,7 +35,9 @@ def feature_titles(fitted: ModelState, names: Iterable[str]) -> tuple[str, ...] 
     """Return the titles of features, empty for a feature without one; None if none has one."""
     if not _has_titles(None if fitted.schema is None else [c.name for c in fitted.schema.columns]):
         return None
-    return titles_of([fitted.feature_store[name].readable_metadata(fitted.schema) for name in names])
+    store = fitted.feature_store
+    columns = (name if name in store else store.categories.get(name, [name])[0] for name in names)
+    return titles_of([store[column].readable_metadata(fitted.schema) for column in columns])
 
 
 def row_titles(fitted: ModelState, positions: Sequence[int]) -> tuple[str, ...] | None:

@@ -32,7 +32,8 @@ _TOKEN = re.compile(r"hs_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
 # Paths of queries that are sent by POST because they can be long.
 QUERIES = frozenset(
-    f"/v1/{verb}" for verb in ("predict", "recommend", "audience", "suggest", "similar", "explain")
+    f"/v1/{verb}"
+    for verb in ("predict", "sample", "impute", "recommend", "audience", "suggest", "similar", "explain")
 )
 
 ADMIN_PATHS = ("/v1/model", "/v1/tokens")

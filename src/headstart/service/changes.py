@@ -28,7 +28,7 @@ from headstart.model.inputs import (
     read_triples,
     require_clock,
 )
-from headstart.model.levels import category_columns, columns_of, expand_new_features
+from headstart.model.levels import category_columns, columns_of, expand_new_features, require_whole
 from headstart.model.state import NO_ERRORS, ErrorSums, ModelState
 from headstart.model.updates import describe_surprises
 from headstart.service.errors import Problem, error_at
@@ -83,7 +83,7 @@ def _read_time(model: ModelState, time: float | str | None) -> float | None:
         return model.now if time is None else time_of(time, "time")
 
 
-_UNOBSERVED: dict[str, Any] = {"observations": None, "kind": None, "levels": None}
+_UNOBSERVED: dict[str, Any] = {"observations": None, "kind": None, "levels": None, "weight": None}
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ class AddFeature(Change):
     kind: str | None = None
     time: float | str | None = None  # of the observations, if they age; by default the time of the newest one
     levels: Mapping[str, Mapping[str, Any]] | None = None  # the metadata of the levels of a category
+    weight: float | Mapping[str, float] | None = None  # of the observations, or by row; None: 1
 
     def plan(self, model: ModelState) -> Plan:
         """Check the name, metadata, kind and observations."""
@@ -112,6 +113,9 @@ class AddFeature(Change):
             check_new_features(model, {column: {"kind": own["kind"]} for column, own in columns.items()})
         with error_at("/observations"):
             features = check_new_features(model, columns)
+        with error_at("/weight"):
+            weighted = {column: {**own, "weight": self.weight} for column, own in columns.items()}
+            features = check_new_features(model, weighted)
         time = _read_time(model, self.time)
         described: dict[str, dict[str, Any]] = {}
         cells: list[Cell] = []
@@ -119,11 +123,11 @@ class AddFeature(Change):
             kind = self.kind if feature.finds_scale else str(feature.kind)
             described[feature.name] = {"metadata": dict(feature.record or {}), "kind": kind}
             numbers = feature.kind.margin.to_value(feature.values).tolist()
-            values = dict(zip(feature.rows.tolist(), numbers, strict=True))
-            cells += [
-                Cell(as_name(row, "row"), feature.name, values[model.rows.position(row)], time)
-                for row in own["observations"]
-            ]
+            weights = [None] * len(numbers) if feature.weights is None else feature.weights.tolist()
+            values = dict(zip(feature.rows.tolist(), zip(numbers, weights, strict=True), strict=True))
+            for row in own["observations"]:
+                value, weight = values[model.rows.position(row)]
+                cells.append(Cell(as_name(row, "row"), feature.name, value, time, weight))
         notes = describe_unusual(model.schema, [feature.record for feature in features])
         answer = {"name": name, "observations": len(self.observations)} | ({"notes": notes} if notes else {})
         return Plan(Delta(features=described, cells=cells), answer=answer)
@@ -239,6 +243,7 @@ class RemoveFeature(Change):
 
     def plan(self, model: ModelState) -> Plan:
         """Check that the name is in the model."""
+        require_whole(model, self.name, "remove")
         columns = columns_of(model, [self.name])
         return Plan(Delta(removed_features=[model.feature_store[column].name for column in columns]))
 

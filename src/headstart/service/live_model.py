@@ -23,6 +23,7 @@ from headstart.errors import InputError
 from headstart.model import Headstart
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, check_new_features, encode_row_metadata
+from headstart.model.levels import category_columns, owner_of
 from headstart.model.observations import ObservationList
 from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState
@@ -63,7 +64,8 @@ class LiveState:
     @classmethod
     def of(cls, model: ModelState) -> Self:
         """Return the state of a model without any change."""
-        return cls(model, len(model.rows), len(model.feature_store), model.feature_store.next_number)
+        features = len(model.feature_store.feature_names)
+        return cls(model, len(model.rows), features, model.feature_store.next_number)
 
 
 def apply(state: LiveState, delta: Delta) -> LiveState:
@@ -71,7 +73,9 @@ def apply(state: LiveState, delta: Delta) -> LiveState:
     for name in delta.removed_features:
         if name in state.model.feature_store:
             was_fitted = state.model.feature_store.number(name) < state.first_added
+            owner = owner_of(state.model.feature_store[name])
             model = remove_feature(state.model, name)
+            was_fitted &= not category_columns(model, owner)  # a category goes with its last level
             state = replace(state, model=model, fitted_features=state.fitted_features - was_fitted)
     for name in delta.removed_rows:
         if name in state.model.rows:

@@ -23,6 +23,8 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import PlainTextResponse, Response
 
 from headstart.errors import StorageError
+from headstart.model.imputation import with_levels
+from headstart.model.levels import category_columns
 from headstart.model.prediction import Prediction, predict_one_cell
 from headstart.model.ranking import Ranking
 from headstart.model.state import ErrorSums, staleness_of
@@ -32,19 +34,22 @@ from headstart.service.live_model import Snapshot
 from headstart.service.schemas import (
     Audience,
     Explain,
+    Impute,
     NewFeature,
     NewObservations,
     NewRow,
     Predict,
     Recommend,
+    Sample,
     Similar,
     Suggest,
     TakeOver,
 )
 from headstart.service.views import FeatureIndex, Sort, distribution, history
 from headstart.service.worker import Service, ServiceSettings
-from headstart.table import MetadataSchema
-from headstart.table.kinds import KindType
+from headstart.table import Kind, MetadataSchema
+from headstart.table.kinds import Category, KindType, split_column
+from headstart.table.labels import LEVEL
 from headstart.training.calibration import LEVELS
 
 MODEL_HEADER, NUMBER_HEADER = "x-headstart-model", "x-headstart-number"
@@ -157,7 +162,9 @@ _MAX_OBSERVATIONS = 1000  # in the answer of one feature
 @features.post("", status_code=201, summary="Add a feature")
 async def add_feature(request: Request, body: NewFeature) -> Response:
     """Add a feature with its metadata and first observations; it can be predicted at once."""
-    change = AddFeature(body.name, body.metadata, body.observations, body.kind, body.time, body.levels)
+    change = AddFeature(
+        body.name, body.metadata, body.observations, body.kind, body.time, body.levels, body.weight
+    )
     return await commit(request, change, status=201)
 
 
@@ -179,19 +186,36 @@ def list_features(
     names = [index.names[position] for position in page.tolist()]
     times: dict[str, datetime] = {}
     with suppress(StorageError):  # a list without times is better than none
-        times = service.store.times(names)
+        first = {(category_columns(snapshot.fitted, name) or [name])[0]: name for name in names}
+        times = {first[column]: at for column, at in service.store.times(list(first)).items()}
     lines = []
     for name, uncertainty in zip(names, index.uncertainty_of(page).tolist(), strict=True):
-        feature = snapshot.fitted.feature_store[name]
+        kind, shots = _kind_and_shots(snapshot, name)
         line = {
             "name": name,
-            "kind": str(feature.kind),
-            "shots": feature.shots,
+            "kind": str(kind),
+            "levels": _levels(kind),
+            "shots": shots,
             "uncertainty": uncertainty,
             "added": format_time(times.get(name)),
         }
         lines.append(line)
     return answer(snapshot, {"total": len(positions), "offset": offset, "features": lines})
+
+
+def _kind_and_shots(snapshot: Snapshot, name: str) -> tuple[Kind, int]:
+    """Return the kind of a feature, of a category with its levels, and its number of observations."""
+    feature_store, columns = snapshot.fitted.feature_store, category_columns(snapshot.fitted, name)
+    if not columns:
+        return feature_store[name].kind, feature_store[name].shots
+    levels = tuple(split_column(column)[1] for column in columns)
+    return Kind(Category(levels)), feature_store[columns[0]].shots
+
+
+def _levels(kind: Kind) -> list[str] | None:
+    """Return the levels of a kind with labels, for forms; None if its values are numbers."""
+    margin = kind.margin
+    return list(margin.names if isinstance(margin, Category) else margin.labels) or None
 
 
 @features.get("/{name:name}", summary="Show a feature")
@@ -205,10 +229,11 @@ def show_feature(request: Request, name: str) -> Response:
     position = np.array([index.position(feature.name)])
     stored = None
     with suppress(StorageError):
-        stored = service.store.feature(feature.name)
+        stored = service.store.feature((category_columns(snapshot.fitted, feature.name) or [feature.name])[0])
     content = {
         "name": feature.name,
         "kind": str(feature.kind),
+        "levels": _levels(feature.kind),
         "low": feature.kind.low,
         "high": feature.kind.high,
         "metadata": feature.metadata,
@@ -245,7 +270,7 @@ def show_distribution(request: Request, name: str) -> Response:
     """Return a histogram of the predicted means over rows, its mean, and the mean uncertainty."""
     snapshot = service_of(request).snapshot
     with not_found():
-        feature = snapshot.fitted.feature_store[name].name
+        feature = snapshot.model.feature(name).name
     return answer(snapshot, {"feature": feature, **distribution(snapshot.state, feature)})
 
 
@@ -367,10 +392,11 @@ def _predict(snapshot: Snapshot, body: Predict, settings: ServiceSettings, *, ar
     for field, names in (("/rows", body.rows), ("/features", body.features)):
         if len({*names}) < len(names):
             raise Problem(422, f"{field[1:]} are named twice; name each once", field)
+    labelled = False
     with error_at("/features"):
         for name in body.features:
-            snapshot.fitted.feature_store[name]
-    if cells <= _SMALL and isinstance(body.rows, list) and body.form == "cells" and not arrow:
+            labelled = labelled or _levels(_kind_and_shots(snapshot, name)[0]) is not None
+    if cells <= _SMALL and isinstance(body.rows, list) and body.form == "cells" and not (arrow or labelled):
         return answer(snapshot, _predict_one_by_one(snapshot, body.rows, body))
     with error_at("/rows"):
         prediction = snapshot.model.predict(body.rows, body.features)
@@ -394,12 +420,16 @@ def _predict_one_by_one(snapshot: Snapshot, rows: list[str], body: Predict) -> d
 def _prediction_content(prediction: Prediction, body: Predict) -> dict[str, Any]:
     low, high = prediction.interval(body.level)
     arrays = {"mean": prediction.mean, "std": prediction.std, "low": low, "high": high}
+    chances = {name: prediction.probabilities(name).tolist() for name in prediction.labelled}
+    levels = {name: prediction.levels(name) for name in chances}
     if body.form == "arrays":
+        labelled = {name: {"levels": levels[name], "probabilities": chances[name]} for name in chances}
         return {
             "level": body.level,
             "rows": list(prediction.rows),
             "features": list(prediction.features),
             **{name: array.tolist() for name, array in arrays.items()},
+            **({"probabilities": labelled} if labelled else {}),
         }
     numbers = zip(*(array.ravel().tolist() for array in arrays.values()), strict=True)
     cells = ((row, feature) for row in prediction.rows for feature in prediction.features)
@@ -407,6 +437,11 @@ def _prediction_content(prediction: Prediction, body: Predict) -> dict[str, Any]
         {"row": row, "feature": feature, **dict(zip(arrays, values, strict=True))}
         for (row, feature), values in zip(cells, numbers, strict=True)
     ]
+    for number, line in enumerate(lines):
+        if (name := line["feature"]) in chances:
+            own = chances[name][number // len(prediction.features)]
+            line["label"] = levels[name][max(range(len(own)), key=own.__getitem__)]
+            line["probabilities"] = dict(zip(levels[name], own, strict=True))
     return {"level": body.level, "predictions": lines}
 
 
@@ -417,6 +452,51 @@ def _arrow_stream(snapshot: Snapshot, prediction: Prediction, level: float) -> R
         writer.write_table(table)
     headers = {MODEL_HEADER: snapshot.identity, NUMBER_HEADER: str(snapshot.state.number)}
     return Response(buffer.getvalue().to_pybytes(), 200, headers, ARROW)
+
+
+@predictions.post("/sample", summary="Draw rows × features jointly")
+def sample(request: Request, body: Sample) -> Response:
+    """Draw the values of rows at features jointly, ``n`` times; of a category, levels."""
+    service = service_of(request)
+    snapshot = service.snapshot
+    _require_few_values(service, len(body.rows), len(body.features), body.n, "/rows")
+    kinds = []
+    with error_at("/features"):
+        kinds = [_kind_and_shots(snapshot, name)[0] for name in body.features]
+    with error_at("/rows"):
+        drawn = snapshot.model.sample(body.rows, body.features, body.n, random_state=body.random_state)
+    content = {"rows": list(body.rows), "features": body.features, "draws": with_levels(drawn, kinds)}
+    return answer(snapshot, content)
+
+
+@predictions.post("/impute", summary="Fill missing cells several times")
+def impute(request: Request, body: Impute) -> Response:
+    """Fill the missing cells of rows and features ``m`` times; observed cells have their values."""
+    service = service_of(request)
+    snapshot = service.snapshot
+    rows, features = body.rows or snapshot.fitted.rows, body.features or snapshot.model.features
+    _require_few_values(service, len(rows), len(features), body.m, "/m")
+    with error_at("/features"):
+        for name in body.features or ():
+            _kind_and_shots(snapshot, name)
+    with error_at("/rows"):
+        filled = snapshot.model.impute(
+            body.m, rows=body.rows, features=body.features, random_state=body.random_state
+        )
+    content = {
+        "rows": list(filled.rows),
+        "features": list(filled.features),
+        "observed": filled.observed.tolist(),
+        "tables": with_levels(filled.values, filled.kinds),
+    }
+    return answer(snapshot, content)
+
+
+def _require_few_values(service: Service, rows: int, features: int, draws: int, field: str) -> None:
+    """Raise a problem if an answer would have too many values."""
+    values, limit = rows * features * draws, service.settings.max_cells
+    if values > limit:
+        raise Problem(413, f"{values:,} values are too many for one call (at most {limit:,})", field)
 
 
 rankings = APIRouter(prefix="/v1", tags=["questions"])
@@ -447,18 +527,22 @@ def recommend(request: Request, body: Recommend) -> Response:
     return answer(snapshot, _ranking_content(ranking))
 
 
-def _snapshot_with(request: Request, feature: str) -> Snapshot:
-    """Return the snapshot; raise a problem if it does not have the feature."""
+def _snapshot_with(request: Request, feature: str, *, category: bool = True) -> Snapshot:
+    """Return the snapshot; raise a problem if it does not have the feature.
+
+    Without ``category``, a category is a problem, too: one of its levels must be named.
+    """
     snapshot = service_of(request).snapshot
     with error_at("/feature"):
-        snapshot.fitted.feature_store[feature]
+        if not (category and category_columns(snapshot.fitted, feature)):
+            snapshot.fitted.feature_store[feature]
     return snapshot
 
 
 @rankings.post("/audience", summary="Rank rows for a feature")
 def audience(request: Request, body: Audience) -> Response:
     """Rank rows for a feature, best first."""
-    snapshot = _snapshot_with(request, body.feature)
+    snapshot = _snapshot_with(request, body.feature, category=body.by == "information")
     with error_at("/rows"):
         ranking = snapshot.model.audience(
             body.feature,
@@ -570,8 +654,10 @@ def schema(request: Request) -> Response:
     snapshot = service_of(request).snapshot
     fitted = snapshot.fitted
     row_metadata = fitted.row_metadata
+    # The levels of categories are metadata that no one enters.
+    own = LEVEL if any(isinstance(kind.margin, Category) for kind in fitted.kinds) else None
     content = {
-        "features": _columns(fitted.schema),
+        "features": [column for column in _columns(fitted.schema) if column["name"] != own],
         "rows": _columns(None if row_metadata is None else row_metadata.schema),
         "kinds": sorted({kind.option for kind in fitted.kinds})[:100],
         "usual_kind": str(fitted.kinds[0]),

@@ -130,6 +130,9 @@ class NewFeature(Body):
     levels: Annotated[dict[Name, Metadata], Field(max_length=1000)] | None = Field(
         default=None, description="Of a category, the metadata of each level."
     )
+    weight: Weight | Annotated[dict[Name, Weight], Field(max_length=MAX_NAMES)] | None = Field(
+        default=None, description="How much the observations count, 1 by default: one number, or by row."
+    )
     time: Time | None = Field(default=None, description=_TIME_HELP)
 
 
@@ -169,6 +172,26 @@ class Predict(Body):
     form: Literal["cells", "arrays"] = Field(
         default="cells", description="One object for each cell, or arrays (rows × features)."
     )
+
+
+class Sample(Body):
+    """Rows × features to draw jointly."""
+
+    rows: NamesList | Annotated[dict[Name, Observations], Field(min_length=1, max_length=10_000)] = Field(
+        description="Names of rows; or new rows with their observations, which are not added."
+    )
+    features: NamesList
+    n: Count = 1
+    random_state: int = Field(default=0, ge=0, lt=2**63, description="The seed.")
+
+
+class Impute(Body):
+    """Rows × features of the model to fill several times."""
+
+    m: Count = 20
+    rows: NamesList | None = None
+    features: NamesList | None = None
+    random_state: int = Field(default=0, ge=0, lt=2**63, description="The seed.")
 
 
 class Recommend(Body):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headstart.core.types import second_moment
 from headstart.errors import InputError
 from headstart.linalg.packed import weighted_traces
+from headstart.model.levels import category_columns
 from headstart.model.prediction import Prediction, predict_features
 from headstart.model.state import ModelState
 from headstart.service.live_model import LiveState
@@ -47,7 +48,7 @@ class FeatureIndex:
     @cached_property
     def names(self) -> list[str]:
         """The names of the features in the order of addition."""
-        return list(self.fitted.feature_store)
+        return self.fitted.feature_store.feature_names
 
     @cached_property
     def _folded(self) -> list[str]:
@@ -55,8 +56,13 @@ class FeatureIndex:
 
     @cached_property
     def _slots(self) -> NDArray[np.int64]:
+        """The slots of the features, of a category that of its first level."""
         columns = self.fitted.feature_store.columns
-        return columns.used_slots[np.argsort(columns.positions[columns.used_slots], kind="stable")]
+        slots = columns.used_slots[np.argsort(columns.positions[columns.used_slots], kind="stable")]
+        if not columns.has_levels:
+            return slots
+        names = [category_columns(self.fitted, name)[:1] or [name] for name in self.names]
+        return np.array(self.fitted.feature_store.slots(name for (name,) in names), dtype=np.int64)
 
     @cached_property
     def shots(self) -> NDArray[np.int64]:
@@ -98,7 +104,8 @@ class FeatureIndex:
     def uncertainty_of(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the root of the mean variance over all rows of the heads' outputs: (positions,).
 
-        It is in data units, or in log-odds behind a logistic link; NaN if heads have no covariance.
+        It is in data units, or in log-odds behind a logistic link, of a category those of its first level;
+        NaN if heads have no covariance.
         """
         fitted, result = self.fitted, np.full(len(positions), np.nan)
         slots = self._slots[positions]
@@ -160,11 +167,21 @@ def distribution(state: LiveState, name: str) -> dict[str, Any]:
     -------
     dict
         The number of rows, the mean over them of the predicted means and of the standard deviations, the
-        standard deviation of the means (``spread``), and the counts of the means between ``edges``.
+        standard deviation of the means (``spread``), and the counts of the means between ``edges``. Of a
+        category, the ``levels`` with the mean of their probabilities and the number of rows at which each is
+        the most probable one.
     """
     prediction = predict_over_rows(state, state.model, name)
+    if prediction.chances:
+        chances, levels = prediction.chances[0], prediction.levels(name)
+        return {
+            "rows": len(chances),
+            "levels": levels,
+            "mean": chances.mean(axis=0).tolist(),
+            "counts": np.bincount(chances.argmax(axis=1), minlength=len(levels)).tolist(),
+        }
     means = prediction.mean.ravel()
-    kind = state.model.feature_store[name].kind
+    kind = prediction.kinds[0]
     # A kind with bounds always has the same bins, so that two histograms can be compared.
     bounds = (kind.low, kind.high) if np.isfinite([kind.low, kind.high]).all() else None
     counts, edges = np.histogram(np.clip(means, *bounds) if bounds else means, _BINS, bounds)

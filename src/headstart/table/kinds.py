@@ -657,6 +657,26 @@ def group_columns(names: Sequence[str], kinds: Kinds) -> NDArray[np.int64]:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
+def feature_kinds(names: Sequence[str], kinds: Kinds) -> Kinds:
+    """Return the kinds of features from those of columns: a category with its levels in place of its columns.
+
+    >>> feature_kinds(["a=x", "a=y", "b"], Kinds([Kind(Category()), Kind(Category()), Kind.binary()]))
+    Kinds(1 category:x,y, 1 binary)
+    """
+    groups = group_columns(names, kinds)
+    if not len(groups) or groups[-1] + 1 == len(groups):
+        return kinds
+    _, first = np.unique(groups, return_index=True)
+    levels: dict[int, list[str]] = {}
+    for name, kind, group in zip(names, kinds, groups.tolist(), strict=True):
+        if isinstance(kind.margin, Category):
+            levels.setdefault(group, []).append(split_column(name)[1])
+    return Kinds(
+        Kind(Category(tuple(levels[group]))) if group in levels else kinds[int(column)]
+        for group, column in enumerate(first)
+    )
+
+
 def normal_scores(counts: NDArray[Any]) -> tuple[float, ...]:
     """Return the scores of levels that were observed ``counts`` (levels,) times, from 0 to 1.
 

@@ -595,11 +595,8 @@ def assemble(
 
     source, unsorted = run_in_each_process(lambda: read_values(source, read, columns.weight))
     unsorted = shard_rows(unsorted, source.label)
-    notes = [
-        *unsorted.notes,
-        *opened.notes,
-        *(_compare_features(unsorted.features, described) if lines is not None else ()),
-    ]
+    first_notes, notes = [*unsorted.notes, *opened.notes], []
+    observed = unsorted.features
     # Lines of the long form have no meaningful order. Several processes agree on an order by sorting.
     arrange: Callable[[list[str]], Iterable[str]] = sorted_names if long or is_sharded() else dict.fromkeys
     rows = Names(arrange([*unsorted.rows, *known_rows]), "row")
@@ -622,6 +619,7 @@ def assemble(
         )
     )
     bases: dict[str, str] = {}
+    named = described
     if isinstance(source, LabelledSource) or needs_labels(kinds):
         labelled = resolve_labels(kinds, rows, features, *ordered[:3], source)
         times, weights = (None if part is None else np.repeat(part, labelled.repeats) for part in ordered[3:])
@@ -629,8 +627,10 @@ def assemble(
         ordered = SortedObservations(*labelled[1:4], times, weights)
         described, lines = describe_columns(described, lines, bases, features)
         notes += labelled.notes
+    if opened.lines is not None:
+        first_notes += _compare_features(observed, [bases.get(name, name) for name in named])
     resolved, kind_notes = _resolve_kinds(kinds, rows, features, ordered)
-    notes += [*merge_notes, *kind_notes]
+    notes = [*first_notes, *notes, *merge_notes, *kind_notes]
     types = _normalise_keys(
         metadata_types or {}, "metadata_types must map columns to types, as {'year': 'date'}"
     )

@@ -29,7 +29,7 @@ from headstart.table.cells import (
     take_positions,
 )
 from headstart.table.kind_inference import KindsLike
-from headstart.table.kinds import Kind, Kinds, group_columns, require_representable
+from headstart.table.kinds import Kind, Kinds, feature_kinds, group_columns, require_representable
 from headstart.table.matrices import is_matrix, matrix_source
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing import MissingCodes, MissingLike
@@ -54,7 +54,8 @@ class Table:
     """An immutable, sparse table of observations, with names, kinds and metadata of the features.
 
     Use ``Table.read`` to create a table. Rows and features of the long form are sorted by name; those of the
-    wide form keep their order.
+    wide form keep their order. A category has one binary column per level, named ``FEATURE=LEVEL``, in
+    ``features``, ``kinds`` and the observations.
 
     Parameters
     ----------
@@ -290,15 +291,16 @@ class Table:
 
     def __repr__(self) -> str:
         rows, features = self.shape
-        return f"Table({rows} rows × {features} features, {len(self)} observations, {self.kinds.summary()})"
+        kinds = feature_kinds(self.features, self.kinds).summary()
+        return f"Table({rows} rows × {features} features, {self.answers} observations, {kinds})"
 
     def _repr_html_(self) -> str:
         rows, features = self.shape
         facts = [
             ("rows", f"{rows}"),
             ("features", f"{features}"),
-            ("observations", f"{len(self)} ({self.density:.2%} observed)"),
-            ("kinds", self.kinds.summary()),
+            ("observations", f"{self.answers} ({self.density:.2%} observed)"),
+            ("kinds", feature_kinds(self.features, self.kinds).summary()),
             ("metadata", self.schema.describe() if self.schema else "none"),
         ]
         if self.row_schema is not None:
@@ -324,13 +326,13 @@ class Table:
         metadata: none
         note: 2 features inferred as rating:1:5 (kinds='rating:1:5')
         """
-        rows, features = global_count(len(self.rows)), len(self.features)
-        counts = global_sum(self.counts) if features else np.zeros(1, np.int64)
+        rows, features = global_count(len(self.rows)), self.shape[1]
+        counts = global_sum(self.counts[self._first_columns]) if features else np.zeros(1, np.int64)
         observations = int(counts.sum())
         density = observations / max(rows * features, 1)
         lines = [
             f"{rows} rows × {features} features, {observations} observations ({density:.2%} observed)",
-            f"kinds: {self.kinds.summary()}",
+            f"kinds: {feature_kinds(self.features, self.kinds).summary()}",
             f"observations per feature: {counts.min()} to {counts.max()}, median {np.median(counts):g}",
             f"metadata: {self.schema.describe()} ({self.schema.width} numbers per feature)"
             if self.schema
@@ -345,13 +347,13 @@ class Table:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of rows and the number of features."""
-        return len(self.rows), len(self.features)
+        """The number of rows and the number of features; a category is one feature."""
+        return len(self.rows), len(self._first_columns)
 
     @property
     def density(self) -> float:
         """The fraction of all (row, feature) pairs that are observed."""
-        return len(self) / max(len(self.rows) * len(self.features), 1)
+        return self.answers / max(self.shape[0] * self.shape[1], 1)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -362,6 +364,16 @@ class Table:
     def groups(self) -> NDArray[np.int64]:
         """The number of the feature of each column: equal for the levels of one category (columns,)."""
         return group_columns(self.features, self.kinds)
+
+    @cached_property
+    def _first_columns(self) -> NDArray[np.int64]:
+        """The position of the first column of each feature: (features,)."""
+        return np.unique(self.groups, return_index=True)[1]
+
+    @property
+    def answers(self) -> int:
+        """The number of observed cells; an answer to a category is one."""
+        return int(self.counts[self._first_columns].sum())
 
     def fingerprint(self) -> str:
         """Return a digest of everything in the table except ``notes``. Equal tables have equal digests."""
@@ -554,7 +566,9 @@ class Table:
         """Sort the rows of the observations and ``numbers`` of them (n,) by (feature, row): two of (n,)."""
         from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
 
-        columns = csr_array((numbers, self.feature_index, self.starts), shape=self.shape).tocsc()
+        columns = csr_array(
+            (numbers, self.feature_index, self.starts), shape=(len(self.rows), len(self.features))
+        ).tocsc()
         return columns.indices, columns.data
 
     @property

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from headstart.model.observations import ObservationLists
 from headstart.model.row_states import given_values
 from headstart.model.state import ModelState
-from headstart.table import Kinds, MetadataSchema, Names, Table
+from headstart.table import Kind, Kinds, MetadataSchema, Names, Table
+from headstart.table.kinds import Category, split_column
 from headstart.table.metadata import as_array, as_text
 from headstart.table.reading import sort_observations
 
@@ -143,13 +144,37 @@ def _schema(fitted: ModelState, metadata: pa.Table) -> MetadataSchema | None:
 
 
 def long_form(table: Table) -> pa.Table:
-    """Return the observations of a table, one per line: row, feature, value, and any times and weights."""
+    """Return the observations of a table, one per line: row, feature, value, and any times and weights.
+
+    Values are texts if some of them are labels.
+    """
     rows = pa.array(list(table.rows), pa.string()).take(pa.array(table.row_index))
-    features = pa.array(list(table.features), pa.string()).take(pa.array(table.feature_index))
+    owners = [
+        split_column(name)[0] if isinstance(kind.margin, Category) else name
+        for name, kind in zip(table.features, table.kinds, strict=True)
+    ]
+    features = pa.array(owners, pa.string()).take(pa.array(table.feature_index))
     values = table.values.astype(np.float64)  # numbers in single precision would be written differently
-    columns = {"row": rows, "feature": features, "value": values}
+    columns = {"row": rows, "feature": features, "value": pa.array(values)}
     more = {"time": table.times, "weight": table.weights}
-    return pa.table(columns | {name: numbers for name, numbers in more.items() if numbers is not None})
+    columns |= {name: pa.array(numbers) for name, numbers in more.items() if numbers is not None}
+    if not any(isinstance(margin, Category) or margin.labels for margin in table.kinds.margins):
+        return pa.table(columns)
+    levels = np.array([isinstance(kind.margin, Category) for kind in table.kinds])[table.feature_index]
+    columns["value"] = pa.array(
+        [
+            split_column(table.features[column])[1] if level else _label(table.kinds[column], value)
+            for column, level, value in zip(table.feature_index, levels, values.tolist(), strict=True)
+        ],
+        pa.string(),
+    )
+    return pa.table(columns).filter(pa.array(~levels | (values == 1)))  # of the levels the observed one
+
+
+def _label(kind: Kind, value: float) -> str:
+    """Return a value as text: its label, or the number."""
+    label = kind.margin.label(value)
+    return label if isinstance(label, str) else f"{label:.12g}"
 
 
 def metadata_lines(table: Table) -> pa.Table:

@@ -350,6 +350,7 @@ def add_features_call(fitted: ModelState, features: Sequence[Feature]) -> Call:
                 "rows": [fitted.rows[row] for row in feature.rows[order].tolist()],
                 "values": feature.values[order].tolist(),
                 "times": _to_list(None if feature.times is None else feature.times[order]),
+                **({} if feature.weights is None else {"weights": feature.weights[order].tolist()}),
             }
         )
     records = _encode_records([feature.record or {} for feature in features], fitted.schema)
@@ -464,7 +465,7 @@ def _add_features(fitted: ModelState, call: Call) -> ModelState:
 def _feature(fitted: ModelState, line: Call, record: Mapping[str, object]) -> Feature:
     rows = fitted.rows.positions(line["rows"])
     order = np.argsort(rows)
-    times = _to_array(line["times"])
+    times, weights = _to_array(line["times"]), _to_array(line.get("weights"))
     return Feature(
         line["name"],
         Kind.parse(line["kind"]),
@@ -477,6 +478,7 @@ def _feature(fitted: ModelState, line: Call, record: Mapping[str, object]) -> Fe
         record,
         fitted.arrivals + order,
         None if times is None else times[order],
+        None if weights is None else weights[order],
     )
 
 

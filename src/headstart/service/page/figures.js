@@ -1,7 +1,7 @@
 // Figures: a chart with a title, a summary and its numbers as a table. Also tables, and charts inside them.
 
 import { h, s } from "./dom.js";
-import { number } from "./format.js";
+import { number, percent } from "./format.js";
 
 /** Draw a number as a bar, inside a line of a table. */
 export function meter(share) {
@@ -11,6 +11,25 @@ export function meter(share) {
     { class: "meter", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" },
     s("rect", { class: "track", width: 100, height: 8 }),
     s("rect", { class: "value", width, height: 8 }),
+  );
+}
+
+/** Show the probabilities of levels as bars, one line per level, with those before if they are known. */
+export function bars(levels, shares, before) {
+  const best = Math.max(...shares);
+  return h(
+    "ul",
+    { class: "bars" },
+    levels.map((level, i) =>
+      h(
+        "li",
+        { class: shares[i] === best ? "best" : null },
+        h("span", { class: "level", dir: "auto" }, String(level)),
+        meter(shares[i]),
+        h("span", null, percent(shares[i])),
+        before && h("small", null, `before ${percent(before[i])}`),
+      ),
+    ),
   );
 }
 

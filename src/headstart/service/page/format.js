@@ -42,8 +42,31 @@ export function formatMetadata(value) {
   return Array.isArray(value) ? value.join(", ") : String(value);
 }
 
-/** Format a kind: "rating:1:5" as "rating 1–5". */
+/** Format an observed value: a label, or a number. */
+export function formatValue(value) {
+  return typeof value === "string" ? value : number(value);
+}
+
+/** Format a probability. */
+export function percent(share) {
+  return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+}
+
+/** Return the labels of a kind such as "binary:no,yes"; null if its values are numbers. */
+export function levelsOf(kind) {
+  const [type, ...rest] = kind.split(":");
+  const text = rest.join(":");
+  if (!["binary", "ordinal", "category"].includes(type) || !text) return null;
+  const levels = text.startsWith("[") ? JSON.parse(text.slice(0, text.lastIndexOf("]") + 1)) : rest[0].split(",");
+  return type === "ordinal" && levels.every((level) => level.trim() !== "" && !Number.isNaN(Number(level)))
+    ? null
+    : levels;
+}
+
+/** Format a kind: "rating:1:5" as "rating 1–5", "category:A,B" as "category (A, B)". */
 export function formatKind(text) {
   const [type, low, high] = text.split(":");
+  const levels = levelsOf(text);
+  if (levels) return `${type} (${levels.slice(0, 4).join(", ")}${levels.length > 4 ? ", …" : ""})`;
   return type === "rating" ? `${type} ${low}–${high}` : type;
 }

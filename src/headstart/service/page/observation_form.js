@@ -5,19 +5,20 @@ import { h } from "./dom.js";
 import { field, problem, suggestNames } from "./parts.js";
 
 /** Create fields of rows and values: `element`, `read()` → {row: value}, `start(row)` and `clear()`. */
-export function observationFields({ low, high, kind }) {
+export function observationFields({ low, high, kind, levels }) {
   if (kind.startsWith("click")) [low, high] = [null, null]; // predictions are limited to 0–1, values are not
   const lines = h("div", { class: "lines" });
   const add = (row = "") => {
     const name = h("input", { value: row, autocomplete: "off" });
     const value =
-      kind === "binary"
+      levels || kind === "binary"
         ? h(
             "select",
             null,
             h("option", { value: "" }, ""),
-            h("option", { value: "1" }, "1 (yes)"),
-            h("option", { value: "0" }, "0 (no)"),
+            levels
+              ? levels.map((level) => h("option", { value: level }, level))
+              : [h("option", { value: "1" }, "1 (yes)"), h("option", { value: "0" }, "0 (no)")],
           )
         : h("input", { type: "number", step: "any", min: low, max: high, inputmode: "decimal" });
     lines.append(
@@ -25,7 +26,7 @@ export function observationFields({ low, high, kind }) {
         "div",
         { class: "line" },
         field("Row", name),
-        field(low === null || low === undefined ? "Value" : `Value (${low}–${high})`, value),
+        field(levels || low === null || low === undefined ? "Value" : `Value (${low}–${high})`, value),
         suggestNames(name, "rows"),
       ),
     );
@@ -58,7 +59,9 @@ export function observationFields({ low, high, kind }) {
           throw new Problem(422, `${name.value} is there twice; keep one value.`);
         if (!value.value) throw new Problem(422, `Enter the value of ${name.value}.`);
       }
-      return Object.fromEntries(filled.map(([name, value]) => [name.value, Number(value.value)]));
+      return Object.fromEntries(
+        filled.map(([name, value]) => [name.value, levels ? value.value : Number(value.value)]),
+      );
     },
   };
 }

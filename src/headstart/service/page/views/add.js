@@ -2,7 +2,7 @@
 
 import { get, post } from "../api.js";
 import { h, href, announce, uniqueId } from "../dom.js";
-import { count, formatKind, number } from "../format.js";
+import { count, formatKind, levelsOf, number } from "../format.js";
 import { observationFields } from "../observation_form.js";
 import { field, problem } from "../parts.js";
 
@@ -29,6 +29,8 @@ export async function add(content) {
   const columns = schema.features
     .filter((column) => !["ignore", "custom"].includes(column.type))
     .map(metadataField);
+  const options = h("input", { autocomplete: "off" });
+  const optionsField = field("Options", options, "The possible answers, separated by commas.");
   const observations = h("div");
   const message = h("div");
   const button = h("button", { class: "primary" }, "Add it");
@@ -37,9 +39,13 @@ export async function add(content) {
   const setKind = () => {
     const [type, low, high] = kind.value.split(":");
     const bounds = type === "rating" ? { low: Number(low), high: Number(high) } : { low: null, high: null };
-    fields = observationFields({ kind: type, ...bounds });
+    optionsField.hidden = type !== "category";
+    options.required = type === "category";
+    const levels = type === "category" ? splitCommas(options.value) : levelsOf(kind.value);
+    fields = observationFields({ kind: type, levels, ...bounds });
     observations.replaceChildren(fields.element);
   };
+  options.addEventListener("change", setKind);
   setKind();
   kind.addEventListener("change", setKind);
 
@@ -52,7 +58,8 @@ export async function add(content) {
         message.replaceChildren();
         button.disabled = true;
         try {
-          const body = { name: name.value, kind: kind.value, observations: fields.read(), metadata: {} };
+          const chosen = kind.value === "category" ? `category:${JSON.stringify(splitCommas(options.value))}` : kind.value;
+          const body = { name: name.value, kind: chosen, observations: fields.read(), metadata: {} };
           for (const column of columns) {
             const value = column.read();
             if (value !== null) body.metadata[column.name] = value;
@@ -71,6 +78,7 @@ export async function add(content) {
     },
     field("Name", name),
     kinds.length > 1 ? field("Kind", kind, "The values of the feature.") : null,
+    optionsField,
     columns.length > 0 &&
       h(
         "fieldset",

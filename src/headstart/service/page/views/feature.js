@@ -17,10 +17,13 @@ export async function feature(content, name) {
     "aria-labelledby": null,
     "aria-label": "Predicted distribution",
   });
-  const historyPanel = panel(null, () => history(address, known), {
-    "aria-labelledby": null,
-    "aria-label": "How the prediction moved",
-  });
+  const isCategory = known.kind.startsWith("category");
+  const historyPanel = isCategory
+    ? null
+    : panel(null, () => history(address, known), {
+        "aria-labelledby": null,
+        "aria-label": "How the prediction moved",
+      });
   const suggestionPanel = panel("Suggested rows to observe next", () => suggestions(name, (row) => form.start(row)));
   const audiencePanel = panel("Audience", () => audience(known));
   const observationPanel = panel("Observations", () => observations(state.known));
@@ -33,7 +36,7 @@ export async function feature(content, name) {
     audiencePanel,
     observationPanel,
     similarPanel,
-  ];
+  ].filter(Boolean);
 
   const form = observationForm({
     known,
@@ -99,13 +102,15 @@ function effectOf({ now, before, known }, added, warning) {
     );
   return [
     h("p", null, `Added ${count(added, "observation")}; the feature now has ${count(known.shots, "shot")}.`),
-    h(
-      "dl",
-      { class: "changes" },
-      change("Mean over rows", before.mean, now.mean),
-      change("Uncertainty of one row, ±", before.std, now.std),
-      change("Rows differ by ±", before.spread, now.spread),
-    ),
+    now.levels
+      ? null
+      : h(
+          "dl",
+          { class: "changes" },
+          change("Mean over rows", before.mean, now.mean),
+          change("Uncertainty of one row, ±", before.std, now.std),
+          change("Rows differ by ±", before.spread, now.spread),
+        ),
     warning && h("p", { class: "notice" }, warning),
   ].filter(Boolean);
 }

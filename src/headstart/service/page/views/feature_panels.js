@@ -3,11 +3,19 @@
 import { get, post } from "../api.js";
 import { curve, histogram } from "../charts.js";
 import { h, link } from "../dom.js";
-import { figure, interval, meter, table } from "../figures.js";
-import { count, estimate, number } from "../format.js";
+import { bars, figure, interval, meter, table } from "../figures.js";
+import { count, estimate, formatValue, number } from "../format.js";
+import { field } from "../parts.js";
 
 /** Show the distribution of predictions over rows, before and after the last observations. */
 export function distribution({ known, now, before }) {
+  if (now.levels) {
+    return [
+      h("h2", null, "Predicted answers"),
+      h("p", { class: "muted" }, `The probability of each level, averaged over ${count(now.rows, "row")}.`),
+      bars(now.levels, now.mean, before?.mean),
+    ];
+  }
   const compared = before ? ` Before: mean ${estimate(before.mean)}.` : "";
   const lines = now.counts.map((rows, i) => [
     `${number(now.edges[i])} to ${number(now.edges[i + 1])}`,
@@ -84,9 +92,22 @@ export async function suggestions(name, choose) {
   ];
 }
 
-/** List the rows with the highest predictions. */
+/** List the rows with the highest predictions; of a category, for the level that is chosen. */
 export async function audience(known) {
-  const { ranking, level } = await post("v1/audience", { feature: known.name, n: 6 });
+  if (!known.kind.startsWith("category")) return rankedRows(known, known.name);
+  const list = h("div");
+  const show = async (level) => list.replaceChildren(...[await rankedRows(known, `${known.name}=${level}`)].flat());
+  const choice = h(
+    "select",
+    { onchange: (event) => show(event.target.value) },
+    known.levels.map((level) => h("option", { value: level }, level)),
+  );
+  await show(known.levels[0]);
+  return [field("Level", choice), list];
+}
+
+async function rankedRows(known, feature) {
+  const { ranking, level } = await post("v1/audience", { feature, n: 6 });
   if (!ranking.length) return h("p", { class: "muted" }, "All rows have an observation of it.");
   const range =
     known.low === null
@@ -137,7 +158,7 @@ export function observations(known) {
     table({
       caption: "Observed values by row",
       columns: ["Row", "Value"],
-      lines: entries.map(([row, value]) => [link("row", row), number(value)]),
+      lines: entries.map(([row, value]) => [link("row", row), formatValue(value)]),
     }),
   ];
 }

@@ -3,15 +3,18 @@
 import { get, pathOf, post, remove } from "../api.js";
 import { waterfall } from "../charts.js";
 import { h, link, announce } from "../dom.js";
-import { figure, interval, table } from "../figures.js";
-import { count, estimate, formatMetadata, number, signed, formatTime } from "../format.js";
+import { bars, figure, interval, table } from "../figures.js";
+import { count, estimate, formatMetadata, formatValue, number, signed, formatTime } from "../format.js";
 import { askToConfirm, metadataCard, panel, problem } from "../parts.js";
 
 const LIMIT = 100; // of observations in the list
+const MAX_ANSWERS = 12; // features whose answers are shown
 
 export async function row(content, name) {
   const address = pathOf("rows", name);
-  const known = await get(address);
+  const [known, { features, total }] = await Promise.all([get(address), get("v1/features?limit=1000")]);
+  const labelled = features.filter(({ name, levels }) => levels && !(name in known.observations));
+  const numbers = total > features.filter(({ kind }) => kind.startsWith("category")).length;
   const why = h(
     "section",
     { class: "card", "aria-live": "polite", "aria-labelledby": "why" },
@@ -44,7 +47,8 @@ export async function row(content, name) {
       h(
         "div",
         null,
-        panel("Recommended features", () => recommendations(name, why), { class: "card tall" }),
+        numbers && panel("Recommended features", () => recommendations(name, why), { class: "card tall" }),
+        labelled.length > 0 && panel("Predicted answers", () => answers(name, labelled, why)),
       ),
       h(
         "div",
@@ -94,6 +98,33 @@ async function recommendations(name, why) {
   ];
 }
 
+// The probabilities of the labels of features that the row has not observed.
+async function answers(name, labelled, why) {
+  const features = labelled.slice(0, MAX_ANSWERS).map((feature) => feature.name);
+  const { predictions } = await post("v1/predict", { rows: [name], features });
+  const more = labelled.length > MAX_ANSWERS ? ` The first ${MAX_ANSWERS} of ${number(labelled.length)}.` : "";
+  return [
+    h("p", { class: "muted" }, `The probability of each answer.${more}`),
+    ...predictions.map((line) =>
+      h(
+        "div",
+        { class: "answer" },
+        h(
+          "p",
+          null,
+          link("feature", line.feature),
+          h(
+            "button",
+            { class: "small", "aria-label": `Why ${line.feature}`, onclick: () => explain(name, line.feature, why) },
+            "Why",
+          ),
+        ),
+        bars(Object.keys(line.probabilities), Object.values(line.probabilities)),
+      ),
+    ),
+  ];
+}
+
 async function explain(name, feature, why, jump = true) {
   why.dataset.feature = feature;
   try {
@@ -116,7 +147,7 @@ async function explain(name, feature, why, jump = true) {
       figure({
         title: "Why",
         ...chart,
-        summary: `${feature}: from ${estimate(explanation.baseline)} to ${estimate(explanation.output)}${unit}; the parts add up.${Math.abs(explanation.mean - explanation.output) < 5e-3 ? "" : ` Predicted: ${estimate(explanation.mean)}.`}`,
+        summary: `${explanation.feature}: from ${estimate(explanation.baseline)} to ${estimate(explanation.output)}${unit}; the parts add up.${Math.abs(explanation.mean - explanation.output) < 5e-3 ? "" : ` Predicted: ${estimate(explanation.mean)}.`}`,
         columns: ["Reason", "Contribution"],
         lines: [
           ["Baseline", explanation.baseline],
@@ -144,7 +175,7 @@ function observations(known) {
     table({
       caption: "Observed values by feature",
       columns: ["Feature", "Value"],
-      lines: entries.slice(0, LIMIT).map(([feature, value]) => [link("feature", feature), number(value)]),
+      lines: entries.slice(0, LIMIT).map(([feature, value]) => [link("feature", feature), formatValue(value)]),
     }),
   ].filter(Boolean);
 }
