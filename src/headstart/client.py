@@ -120,7 +120,7 @@ class Receipt(TypedDict):
     number: int
 
 
-By = Literal["mean", "lower", "upper", "sample", "lift", "information"]
+By = Literal["mean", "lower", "upper", "sample", "lift", "relevance", "information"]
 
 Row = str | Mapping[str, float]
 
@@ -309,7 +309,7 @@ class Client:
         n: int = 10,
         features: Sequence[str] | None = None,
         *,
-        by: By = "mean",
+        by: By | None = None,
         exclude_observed: bool = True,
         exclude: Sequence[str] = (),
         where: Mapping[str, Any] | None = None,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.special import ndtr
 
 from headstart import Headstart, InputError, Table
 from headstart.datasets import synthetic_clicks, synthetic_ratings
@@ -137,3 +140,44 @@ def test_ratings_as_clicks():
     assert len(table.as_clicks()) == len(table)
     with pytest.raises(InputError, match="no value of the table is at least 6"):
         table.as_clicks(6)
+
+
+def test_relevance_is_the_probability_of_a_high_value_times_popularity() -> None:
+    table = synthetic_ratings(rows=80, features=30, density=0.4)
+    model = Headstart(adapter="bayes", quiet=True).fit(table)
+    row = model.rows[0]
+    ranking = model.recommend(row, n=30, by="relevance", exclude_observed=False)
+    prediction = model.predict([row], list(ranking.names))
+    shots = np.array([model.feature(name).shots for name in ranking.names])
+    above = ndtr((prediction.mean[0] - 4) / prediction.std[0])  # 4 is three quarters of the way from 1 to 5
+    expected = above * (shots + 1) / (len(model.rows) + 1)
+    np.testing.assert_allclose(ranking.score, expected, rtol=1e-3, atol=1e-4)
+    assert (np.diff(ranking.score) <= 1e-12).all()
+    assert model.recommend(row).by == "mean"  # a chosen adapter is not judged
+
+
+def test_rows_that_choose_popular_features_are_recommended_by_relevance(tmp_path: Path) -> None:
+    """Ratings that say little and popularity that says much: the fit finds it, and the folder keeps it."""
+    rng = np.random.default_rng(0)
+    popularity = np.exp(rng.normal(0, 1.5, 60))
+    chances = np.minimum(0.95, 0.25 * popularity / popularity.mean())
+    cells = [(i, j) for i in range(120) for j in range(60) if rng.random() < chances[j]]
+    lines = {
+        "row": [f"u{i}" for i, _ in cells],
+        "feature": [f"f{j}" for _, j in cells],
+        "value": rng.integers(1, 6, len(cells)).astype(float),
+    }
+    model = Headstart(quiet=True).fit(pa.table(lines), kinds="rating:1:5")
+    assert model.recommend("u1").by == "relevance"
+    assert model.recommend("u1", by="mean").by == "mean"
+    assert model.audience("f1").by == "mean"
+    model.save(tmp_path / "m")
+    assert Headstart.load(tmp_path / "m").recommend("u1").by == "relevance"
+
+
+def test_relevance_needs_a_common_order_of_preference() -> None:
+    frame = pa.table({"row": list("abcdef") * 4, "feature": [f for f in "wxyz" for _ in range(6)],
+                      "value": np.random.default_rng(0).normal(size=24)})  # fmt: skip
+    model = Headstart(adapter="bayes", quiet=True).fit(frame, kinds="real")
+    with pytest.raises(InputError, match="is for ratings, binary features and clicks"):
+        model.recommend("a", by="relevance", exclude_observed=False)

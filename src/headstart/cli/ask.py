@@ -34,12 +34,15 @@ if TYPE_CHECKING:
 
 Number = Annotated[int, typer.Option("-n", help="Length of the list.", min=1)]
 
-By = Annotated[
-    str,
-    typer.Option(
-        "--by",
-        help="mean, lower or upper (quantiles: avoid or prefer the uncertain), sample, lift or information.",
-    ),
+_BY_HELP = (
+    "mean, lower or upper (quantiles: avoid or prefer the uncertain), sample, lift, relevance (high values "
+    "of popular features) or information."
+)
+
+By = Annotated[str, typer.Option("--by", help=_BY_HELP)]
+
+ByOrDefault = Annotated[
+    str | None, typer.Option("--by", help=_BY_HELP, show_default="mean, or relevance if it ranks better")
 ]
 
 Level = Annotated[float, typer.Option(help="Probability that the interval contains the value.")]
@@ -58,7 +61,7 @@ class RankingOptions:
     """How to rank features or rows."""
 
     n: Number = 10
-    by: By = "mean"
+    by: ByOrDefault = None
     quantile: Annotated[float, typer.Option(help="The quantile that --by upper takes.")] = 0.9
     seed: Annotated[int, typer.Option(help="The seed of --by sample.", min=0)] = 0
     include_observed: IncludeObserved = False
@@ -73,7 +76,7 @@ class RankingOptions:
         """Return the arguments that ``Headstart.recommend_many`` and ``Headstart.audience`` share."""
         return {
             "n": self.n,
-            "by": self.by,
+            **({} if self.by is None else {"by": self.by}),
             "quantile": self.quantile,
             "random_state": self.seed,
             "exclude_observed": not self.include_observed,

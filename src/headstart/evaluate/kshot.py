@@ -22,7 +22,7 @@ from headstart.table import Table
 from headstart.table.cells import Cells, offsets
 from headstart.table.kinds import Category, Kinds
 from headstart.training.episodes import random_ranks
-from headstart.training.recipe import table_groups
+from headstart.training.table_inputs import table_groups
 
 
 class NestedContexts:

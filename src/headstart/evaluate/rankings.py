@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 LENGTHS = (10, 50)  # of the first part of a list, in metrics such as NDCG@10
 
-_RELEVANT_RATING = 0.75  # on the models' scale: 4 of 1 to 5
+RELEVANT_RATING = 0.75  # on the models' scale: 4 of 1 to 5
 
 _CELLS_AT_ONCE = 1 << 22  # scores sorted together
 
@@ -36,7 +36,7 @@ def is_relevant(values: Tensor, kinds: Tensor) -> Tensor:
     A 1 of a binary feature is relevant, and a rating from three quarters of its scale upwards. Values of
     other kinds have no common order of preference.
     """
-    rating = (kinds == KindType.RATING) & (values >= _RELEVANT_RATING - 1e-6)
+    rating = (kinds == KindType.RATING) & (values >= RELEVANT_RATING - 1e-6)
     return rating | (kinds == KindType.CLICK) | ((kinds == KindType.BINARY) & (values > 0.5))
 
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
+import numpy as np
+
 from headstart.display import facts_html
 from headstart.evaluate.results import markdown_text
 from headstart.model.state import ModelState, staleness_of
 from headstart.model.summary import ModelInfo, describe_model
-from headstart.table.kinds import Kinds, KindType
+from headstart.table.kinds import Kinds, KindType, feature_kinds
 from headstart.training.calibration import USUAL_LEVEL
 
 
@@ -69,7 +71,10 @@ def describe_on_card(fitted: ModelState, files: Mapping[str, str] | None = None)
 
 
 def _data(fitted: ModelState, info: ModelInfo) -> dict[str, str]:
-    observations, rows = len(fitted.knowledge.cells.index), len(fitted.knowledge.cells)
+    store, rows = fitted.feature_store, len(fitted.knowledge.cells)
+    other_levels = {column for columns in store.categories.values() for column in columns[1:]}
+    counted = np.array([name not in other_levels for name in fitted.backbone_features], dtype=bool)
+    observations = int(counted[fitted.knowledge.cells.index.numpy()].sum())  # an answer to a category is one
     features = info.features - info.added
     density = observations / max(1, rows * features)
     row_schema = None if fitted.row_metadata is None else fitted.row_metadata.schema
@@ -77,7 +82,7 @@ def _data(fitted: ModelState, info: ModelInfo) -> dict[str, str]:
         "rows": f"{info.rows}, {info.rows - rows} of them added after fit",
         "features": f"{info.features}, {info.added} of them added after fit",
         "observations of the fit": f"{observations} ({density:.2%} of the cells)",
-        "kinds": Kinds([feature.kind for feature in fitted.feature_store.values()]).summary(),
+        "kinds": feature_kinds(list(store), Kinds([feature.kind for feature in store.values()])).summary(),
         "metadata of features": info.columns,
         "metadata of rows": "none" if row_schema is None else row_schema.describe(),
     }

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headstart.core.neighbours import LocalPart, local_part_of
 from headstart.core.types import FeatureBatch, Heads
+from headstart.distributed import process_group
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.evaluate.kshot import KShotTest
 from headstart.evaluate.metrics import Answers, Score, score
@@ -30,7 +31,7 @@ from headstart.model.state import ModelState
 from headstart.table import Cells, Kinds, Names, Table
 from headstart.table.cells import offsets
 from headstart.table.kinds import Category, KindType
-from headstart.training.recipe import table_groups
+from headstart.training.table_inputs import table_groups
 
 On = Literal["features", "cells"]
 
@@ -313,6 +314,58 @@ def _evaluate_cells(
     facts = {**facts, "tested": tested_answers, "left_out": facts["observations"] - tested_answers}
     settings = {"methods": list(scores_by_method), "shots": [median_shots]}
     return Results(data=facts, settings=settings, runs=runs)
+
+
+_MIN_FEATURES, _MIN_ROWS, _MIN_OBSERVATIONS = 50, 50, 8  # of a table, and of a row, to compare rankings
+
+_MAX_CELLS = 2**22  # scored to compare rankings
+
+_HIDDEN = 0.25  # share of the observations of a row that is held out
+
+_CLEARLY_BETTER = 1.1  # times the NDCG of the mean
+
+
+@torch.no_grad()
+def choose_ranking(fitted: ModelState) -> ModelState:
+    """Choose the criterion of ``recommend`` for ratings, by the ranking of held-out cells.
+
+    A quarter of the observations of some rows is held out from the states of these rows. All features are
+    ranked for each row, and the held-out cells with high ratings are relevant. The heads of features know
+    these cells, for each criterion alike.
+    """
+    judgement, columns = fitted.judgement, fitted.feature_store.columns
+    cells, kinds = fitted.knowledge.cells, fitted.knowledge.kinds
+    rows = torch.nonzero(cells.counts >= _MIN_OBSERVATIONS)[:, 0]
+    large = len(rows) >= _MIN_ROWS and len(kinds) >= _MIN_FEATURES
+    if judgement is None or not (large and process_group().is_single):
+        return fitted
+    if (
+        not bool((kinds == KindType.RATING).all())
+        or columns.find_different_units(columns.used_slots) is not None
+    ):
+        return fitted
+    generator = torch.Generator().manual_seed(0)
+    most = max(_MIN_ROWS, _MAX_CELLS // len(kinds))
+    rows = rows[torch.randperm(len(rows), generator=generator)[:most]]
+    observed = cells.take(rows)
+    hidden = torch.rand(len(observed.index), generator=generator) < _HIDDEN
+    context, targets = observed.keep(~hidden), observed.keep(hidden)
+    lists = Lists(targets.keep(is_relevant(targets.values, kinds[targets.index])), context)
+    states = fitted.adapter.refine(fitted.backbone.states(context))
+    slots = np.array(fitted.feature_store.slots(fitted.backbone_features), dtype=np.int64)
+    candidates = Candidates.at(fitted, columns, torch.from_numpy(slots))
+    ndcg = {}
+    for by in ("mean", "relevance"):
+        criterion = Criterion(by)
+
+        def features_of(part: slice, criterion: Criterion = criterion) -> torch.Tensor:
+            return scores(fitted, criterion, candidates, states.take(part))
+
+        found = score_lists(features_of, lists)
+        ndcg[by] = found["ndcg@10"].value if found else 0.0
+    if ndcg["relevance"] <= _CLEARLY_BETTER * ndcg["mean"]:
+        return fitted
+    return replace(fitted, judgement=judgement.revised(ranking="relevance"))
 
 
 def _count_answers(table: Table, columns: NDArray[np.int64]) -> int:

@@ -41,7 +41,7 @@ from headstart.errors import (
 )
 from headstart.evaluate.results import Results
 from headstart.model.card import ModelCard, describe_on_card
-from headstart.model.evaluation import On, evaluate
+from headstart.model.evaluation import On, choose_ranking, evaluate
 from headstart.model.explanation import Explanation, explain
 from headstart.model.fitting import fit_table
 from headstart.model.imputation import Imputations, draw_cells, fill_cells, require_missing_cells
@@ -81,6 +81,7 @@ from headstart.model.ranking import (
     By,
     Criterion,
     Ranking,
+    default_criterion,
     one_target_row,
     rank_features,
     rank_rows,
@@ -268,6 +269,7 @@ class Headstart:
         start = time.monotonic()
         LOG.info("fitting %d rows and %d features", len(table.rows), len(table.features))
         fitted = fit_table(table, self.checked_settings(), reporter, folder, resume, device)
+        fitted = choose_ranking(fitted)
         with self._lock:
             self.fitted_ = fitted
         LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
@@ -717,7 +719,7 @@ class Headstart:
         n: int = 10,
         features: Sequence[Any] | None = None,
         *,
-        by: By = "mean",
+        by: By | None = None,
         exclude_observed: bool = True,
         exclude: Sequence[Any] = (),
         where: Mapping[str, Any] | None = None,
@@ -736,13 +738,16 @@ class Headstart:
             The number of features to return; fewer if there are fewer.
         features : list, default=None
             The features to choose from; all by default.
-        by : {"mean", "lower", "upper", "sample", "lift", "information"}, default="mean"
-            The criterion. "mean" is the expected value. "lower" is a lower quantile of the value (of the
-            probability, for a binary feature), which avoids uncertain features; "upper" is an upper one and
-            prefers them. "sample" is a random draw of the mean, given its uncertainty (Thompson sampling), so
-            that uncertain features are tried in proportion to their chance to be best. "lift" is the mean
-            less that of an average row, which is free of popularity. "information" is the information about
-            the row that an observation would add to the features before it in the ranking.
+        by : {"mean", "lower", "upper", "sample", "lift", "relevance", "information"}, default=None
+            The criterion; by default "relevance" if it ranked cells that were held out at the fit clearly
+            better than "mean", otherwise "mean". "mean" is the expected value. "lower" is a lower quantile of
+            the value (of the probability, for a binary feature), which avoids uncertain features; "upper" is
+            an upper one and prefers them. "sample" is a random draw of the mean, given its uncertainty
+            (Thompson sampling), so that uncertain features are tried in proportion to their chance to be
+            best. "lift" is the mean less that of an average row, which is free of popularity. "relevance" is
+            the probability of a high value (1, or a rating from three quarters of its scale) times the share
+            of rows that observed the feature, for rows that choose their features. "information" is the
+            information about the row that an observation would add to the features before it in the ranking.
         exclude_observed : bool, default=True
             Whether to leave out the features that the row has observed.
         exclude : list, default=()
@@ -789,7 +794,7 @@ class Headstart:
             one_target_row(fitted, row),
             whole_number(n, "recommend()"),
             None if features is None else as_list(features),
-            Criterion(by, quantile, random_state),
+            Criterion(default_criterion(fitted, by), quantile, random_state),
             exclude_observed=exclude_observed,
             exclude=as_list(exclude),
             where=where,
@@ -804,7 +809,7 @@ class Headstart:
         n: int = 10,
         features: Sequence[Any] | None = None,
         *,
-        by: By = "mean",
+        by: By | None = None,
         exclude_observed: bool = True,
         exclude: Sequence[Any] = (),
         where: Mapping[str, Any] | None = None,
@@ -833,7 +838,7 @@ class Headstart:
             target_rows(fitted, rows),
             whole_number(n, "recommend_many()"),
             None if features is None else as_list(features),
-            Criterion(by, quantile, random_state),
+            Criterion(default_criterion(fitted, by), quantile, random_state),
             exclude_observed=exclude_observed,
             exclude=as_list(exclude),
             where=where,
@@ -866,7 +871,7 @@ class Headstart:
             The number of rows to return; fewer if there are fewer.
         rows : list, default=None
             The rows to choose from; all by default.
-        by : {"mean", "lower", "upper", "sample", "lift", "information"}, default="mean"
+        by : {"mean", "lower", "upper", "sample", "lift", "relevance", "information"}, default="mean"
             The criterion, as in ``recommend``. ``suggest`` is a short form of ``by="information"``.
         exclude_observed : bool, default=True
             Whether to leave out the rows that have observed the feature.

@@ -23,6 +23,7 @@ from headstart.model.row_states import compute_row_states
 from headstart.model.rows import RowMetadata
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names, Table
+from headstart.table.censoring import parse_limit
 from headstart.table.columns import is_missing
 from headstart.table.kind_inference import KindsLike
 from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, is_value, require_representable
@@ -312,6 +313,8 @@ def _advise_on(value: object) -> str:
     """Return advice on a text in place of an observed value; nothing for other types."""
     if not isinstance(value, str):
         return ""
+    if parse_limit(value) is not None:
+        return "; a limit is only read in a table: give its expected value, with a weight below 1"
     yes_or_no = advise_on_text(value) if "1 for true" in advise_on_text(value) else ""
     return yes_or_no or "; write answers as numbers, and leave missing values out"
 

@@ -19,7 +19,7 @@ from headstart.errors import InputError, did_you_mean, join_names, option_name
 from headstart.model.features import Feature
 from headstart.model.state import ModelState
 from headstart.table.kind_inference import parse_kind
-from headstart.table.kinds import Category, Kind, Kinds, column_name, split_column
+from headstart.table.kinds import Category, Kind, Kinds, column_name, is_value, split_column
 from headstart.table.labels import LEVEL
 from headstart.table.names import as_name
 
@@ -96,7 +96,9 @@ def expand_answers(fitted: ModelState, answers: Mapping[Any, Any], what: str) ->
 
 def _answer(fitted: ModelState, feature: object, value: object) -> str | None:
     """Return the category that is answered by the value 1 of a level; None for any other observation."""
-    if value != 1 or not isinstance(feature, str) or feature not in fitted.feature_store:
+    if not (is_value(value) and value == 1) or not isinstance(feature, str):
+        return None
+    if feature not in fitted.feature_store:
         return None
     known = fitted.feature_store[feature]
     return owner_of(known) if is_level(known) else None
@@ -110,19 +112,18 @@ def expand_answer(
     The value 1 of a level means 0 at the other levels. A 0 means that another level was observed: then the
     category is among ``answered``.
     """
-    what = f"{what}, feature {feature!r}"
     if isinstance(feature, str) and feature in fitted.feature_store:
-        known = fitted.feature_store[feature]
+        what, known = f"{what}, feature {feature!r}", fitted.feature_store[feature]
         if not is_level(known):
             return [(feature, label_value(known.kind, value, what))]
         owner, level = split_column(feature)
-        if value == 0 and owner in answered:
+        if is_value(value) and value == 0 and owner in answered:
             return []
-        if value != 1:
+        if not (is_value(value) and value == 1):
             raise InputError(f"{what}: say which level of {owner!r} was observed, as {owner!r} = {level!r}")
         return list(level_values(category_columns(fitted, owner), level, what).items())
     if columns := category_columns(fitted, feature):
-        return list(level_values(columns, value, what).items())
+        return list(level_values(columns, value, f"{what}, feature {feature!r}").items())
     return [(feature, value)]
 
 

@@ -22,6 +22,8 @@ from headstart.core.predictive import Predictive, grid_logits, predict_grid
 from headstart.core.types import Heads, RowStates, second_moment
 from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError, did_you_mean, for_user, option_name
+from headstart.evaluate.metrics import COVERAGE
+from headstart.evaluate.rankings import RELEVANT_RATING
 from headstart.model.features import Feature, FeatureColumns
 from headstart.model.inputs import (
     NEW_ROW,
@@ -45,7 +47,7 @@ from headstart.table.kinds import KindType, is_value
 from headstart.table.names import as_name
 from headstart.training.calibration import LEVELS
 
-By = Literal["mean", "lower", "upper", "sample", "lift", "information"]
+By = Literal["mean", "lower", "upper", "sample", "lift", "relevance", "information"]
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,10 @@ class Criterion:
 
     Attributes
     ----------
-    by : {"mean", "lower", "upper", "sample", "lift", "information"}
+    by : {"mean", "lower", "upper", "sample", "lift", "relevance", "information"}
         The mean, a lower or upper quantile of the value, a random draw of the mean, the mean less that of an
-        average row, or the information that an observation would add.
+        average row, the probability of a high value times the popularity of the feature, or the information
+        that an observation would add.
     quantile : float
         The quantile of ``by="upper"``; that of ``by="lower"`` is 1 − ``quantile``.
     random_state : int
@@ -119,6 +122,8 @@ def scores(
     the quantile of the probability, given the uncertainty of head and row. A sample is a draw of the mean,
     given the uncertainty of head and row (Thompson sampling); each cell has its own.
     """
+    if criterion.by == "relevance":
+        return _relevance(fitted, candidates, states, dtype)
     if criterion.by == "lift":
         mean = replace(criterion, by="mean")
         usual = scores(fitted, mean, candidates, average_row(fitted), dtype)
@@ -146,6 +151,37 @@ def scores(
         scored = scored.clone()
         scored[:, binary] = probabilities.to(dtype)
     return scored
+
+
+def _relevance(fitted: ModelState, candidates: Candidates, states: RowStates, dtype: torch.dtype) -> Tensor:
+    """Return the probability that a row observes each candidate and likes it: (rows, features).
+
+    A row observes a feature with the share of rows that have observed it. It likes a 1 of a binary feature,
+    and a rating from three quarters of its scale upwards, as in the metrics of rankings.
+    """
+    if KindType.REAL in candidates.all_types:
+        raise InputError(
+            f"{option_name('by', 'relevance')} is for ratings, binary features and clicks, whose high values "
+            "are preferred; other kinds have no common order"
+        )
+    predictive = predict_grid(
+        candidates.heads, states, candidates.modelled, fitted.knowledge.likelihood, dtype
+    )
+    if candidates.local is not None:
+        predictive = candidates.local.shift(predictive, states.rows)
+    factor = _calibration_factor(fitted, candidates, COVERAGE).to(dtype)
+    above = torch.special.ndtr((predictive.mean - RELEVANT_RATING) / (factor * predictive.std))
+    probability = fitted.calibration.probability(predictive.mean.clamp(0, 1), candidates.shots).to(dtype)
+    liked = torch.where(candidates.types == KindType.BINARY, probability, above)
+    liked = torch.where(candidates.types == KindType.CLICK, predictive.mean, liked)
+    return liked * ((candidates.shots + 1) / (len(fitted.rows) + 1)).to(dtype)
+
+
+def default_criterion(fitted: ModelState, by: By | None) -> By:
+    """Return the criterion ``by``, or else the one that ranked best on held-out cells at the fit."""
+    if by is not None or fitted.judgement is None:
+        return by or "mean"
+    return cast(By, fitted.judgement.ranking)
 
 
 def average_row(fitted: ModelState) -> RowStates:
@@ -246,7 +282,8 @@ class Ranking:
     noun : str
         The type of the names: ``"feature"`` or ``"row"``.
     by : str
-        The criterion: ``"mean"``, ``"lower"``, ``"upper"``, ``"sample"``, ``"lift"`` or ``"information"``.
+        The criterion: ``"mean"``, ``"lower"``, ``"upper"``, ``"sample"``, ``"lift"``, ``"relevance"`` or
+        ``"information"``.
     names : tuple of str
         The names, best first.
     score : ndarray of shape (n,)
@@ -536,7 +573,7 @@ def best_features(
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
         chosen += choose(fitted, columns, slots, states.take(part), n, criterion, excluded[part])
-    if criterion.by == "information" or mixed_kinds:
+    if criterion.by in ("information", "relevance") or mixed_kinds:
         return chosen
     if criterion.by == "lift":  # a difference has no offset
         return [(best, score * columns.spans[best]) for best, score in chosen]
@@ -875,6 +912,8 @@ def _highest_rows(
     exact = score_rows(row_store.take(near_rows)).numpy()
     order = np.argsort(-exact, kind="stable")[:n]
     kind = feature.kind
+    if criterion.by == "relevance":  # a probability
+        return near_rows[order], exact[order]
     if criterion.by == "lift":  # a difference has no offset
         return near_rows[order], exact[order] * kind.span
     return near_rows[order], kind.margin.unrounded(exact[order] * kind.span + kind.offset)

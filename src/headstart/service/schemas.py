@@ -200,7 +200,9 @@ class Recommend(Body):
     row: Name | Observations = Field(description="The name of a row, or the observations of a new one.")
     n: Count = 10
     features: NamesList | None = None
-    by: By = "mean"
+    by: By | None = Field(
+        default=None, description="By default the criterion that the fit found to rank best."
+    )
     exclude_observed: bool = True
     exclude: NamesList | None = None
     where: Where | None = None

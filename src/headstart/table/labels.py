@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from headstart.errors import InputError, did_you_mean, join_names
 from headstart.table.cells import Floats, Positions
+from headstart.table.censoring import MIN_EXACT, Limit, expected_values, parse_limit
 from headstart.table.kind_inference import KindsLike, parse_kind
 from headstart.table.kinds import (
     Binary,
     Category,
     Kind,
+    KindType,
     Margin,
     Ordinal,
     as_option,
@@ -97,6 +99,7 @@ class LabelledSource(Source):
     def _find_texts(self, names: Sequence[str], numbers: Sequence[str]) -> set[str]:
         """Return the columns of ``numbers`` with values that are not numbers."""
         texts: set[str] = set()
+        written: set[str] = set()  # columns of a frame that are texts, perhaps of numbers
         values = [name for name in numbers if name != self._weight]
         for batch in self._source.batches([*names[:1], *values], []):
             for name in values:
@@ -108,9 +111,12 @@ class LabelledSource(Source):
                         raise self.error
                     known = _as_text(self.missing.to_null(_as_text(array)))
                     distinct = pc.unique(known).drop_null().to_pylist()
+                    written.add(name)
                     if any(as_number(text) is None for text in distinct if text.strip()):
                         texts.add(name)
         find_orders = getattr(self._source, "orders", None)
+        if texts and find_orders is not None:  # a frame does not convert texts to numbers
+            texts |= written
         self.orders = {} if find_orders is None else find_orders(sorted(texts))
         return texts
 
@@ -160,6 +166,7 @@ class Labelled(NamedTuple):
     kinds: KindsLike
     notes: list[str]
     bases: dict[str, str]  # the feature of each column of a category
+    weights: NDArray[np.float64] | None = None  # (n,): of censored values; None: all 1
 
 
 @dataclass
@@ -228,6 +235,7 @@ def resolve_labels(
     one_label = sum(not _resembles_number(text) for text in labels) == 1
     is_long = not texts & set(features)  # then the texts are those of the one column of values
     labelled: list[_Feature] = []
+    weights, censored = np.ones(len(values)), 0
     codes = np.full(len(values), -1)  # positions in ``own`` of the feature, whose observations are ``cells``
     for position, name in enumerate(features):
         cells = order[starts[position] : starts[position + 1]]
@@ -239,6 +247,12 @@ def resolve_labels(
             numbers = [as_number(text) for text in found]
             if not _is_labelled(margin) and all(number is not None for number in numbers):
                 values[cells] = np.array(numbers, np.float64)[inverse] if len(cells) else values[cells]
+                continue
+            limits = [parse_limit(text) for text in found]
+            if not _is_labelled(margin) and all(map(_any_of, numbers, limits)):
+                _require_censored_kind(name, margin, found, limits, numbers)
+                values[cells], weights[cells] = _replace_limits(numbers, limits, inverse)
+                censored += int(sum(limits[i] is not None for i in inverse))
                 continue
             if margin is not None and not isinstance(margin, (Binary, Category, Ordinal)):
                 raise source.error  # type: ignore[attr-defined]
@@ -256,7 +270,53 @@ def resolve_labels(
         ordered = orders.get(name) or (next(iter(orders.values()), ()) if is_long else ())
         labelled.append(_Feature(position, name, sorted_labels, cells, margin, ordered))
     notes = _infer_labelled(labelled)
-    return _replace(labelled, kinds, rows, features, row_index, feature_index, values, codes, notes)
+    if censored:
+        notes.insert(0, f"{censored} censored values, such as <0.1, read as their expected values")
+    resolved = _replace(labelled, kinds, rows, features, row_index, feature_index, values, codes, notes)
+    return resolved._replace(weights=np.repeat(weights, resolved.repeats)) if censored else resolved
+
+
+def _any_of(number: float | None, limit: Limit | None) -> bool:
+    return number is not None or limit is not None
+
+
+def _require_censored_kind(
+    name: str,
+    margin: Margin | None,
+    found: list[str],
+    limits: list[Limit | None],
+    numbers: list[float | None],
+) -> None:
+    """Refuse censored values of a kind that cannot have them, or with too few other values."""
+    first = next(text for text, limit in zip(found, limits, strict=True) if limit is not None)
+    if margin is not None and margin.type != KindType.REAL:
+        raise InputError(
+            f"feature {name!r}: the value {first!r} is censored, which only real, count and amount can be; "
+            f"correct it, or give the feature another kind than {margin.name}"
+        )
+    if sum(number is not None for number in numbers) < MIN_EXACT:
+        raise InputError(
+            f"feature {name!r}: the value {first!r} is censored, and fewer than {MIN_EXACT} different values "
+            "are not; give the limit as a number, or leave the feature out"
+        )
+
+
+def _replace_limits(
+    numbers: list[float | None], limits: list[Limit | None], inverse: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the values and weights (n,) of one feature, with expected values for censored ones.
+
+    ``inverse`` (n,) are positions in ``numbers`` and ``limits``.
+    """
+    values = np.array([np.nan if number is None else number for number in numbers])[inverse]
+    sides = np.array([0 if limit is None else limit.side for limit in limits])[inverse]
+    ends = np.array([np.nan if limit is None else limit.limit for limit in limits])[inverse]
+    weights, limited = np.ones(len(values)), sides != 0
+    exact = values[~limited]
+    values[limited], weights[limited] = expected_values(exact, sides[limited], ends[limited])
+    if (exact == np.round(exact)).all():
+        values = np.round(values)  # counts
+    return values, weights
 
 
 def _label_key(text: str) -> tuple[bool, float, str]:

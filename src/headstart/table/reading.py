@@ -623,6 +623,8 @@ def assemble(
     if isinstance(source, LabelledSource) or needs_labels(kinds):
         labelled = resolve_labels(kinds, rows, features, *ordered[:3], source)
         times, weights = (None if part is None else np.repeat(part, labelled.repeats) for part in ordered[3:])
+        if labelled.weights is not None:
+            weights = labelled.weights * (1.0 if weights is None else weights)
         features, kinds, bases = labelled.features, labelled.kinds, labelled.bases
         ordered = SortedObservations(*labelled[1:4], times, weights)
         described, lines = describe_columns(described, lines, bases, features)

@@ -54,6 +54,7 @@ class Judgement(Config):
     features: int  # held out in all folds together
     chosen: str
     candidates: dict[str, Verdict]
+    ranking: str = "mean"  # the criterion that ranks features best for rows, on held-out cells
 
 
 @dataclass(frozen=True)
