@@ -219,7 +219,7 @@ def test_observations_come_from_frames_and_files(fresh: Fresh, make: object, tmp
 
 BAD = {
     "unknown row": ([("nobody", "f1", 3)], {}, r"unknown row 'nobody'.*add_rows\(\)"),
-    "unknown feature": ([("u1", "f999", 3)], {}, r"unknown feature 'f999'.*add_feature\(\)"),
+    "unknown feature": ([("u1", "f999", 3)], {}, r"unknown feature 'f999'.*add_features\(\)"),
     "kind": ([("u2", "f1", 3), ("u1", "f1", 9)], {}, "row 'u1', feature 'f1': the value 9 is not"),
     "text": ([("u1", "f1", "five")], {}, "must be a number; got 'five'"),
     "not finite": ([("u1", "f1", float("nan"))], {}, "leave unknown values out"),
@@ -391,7 +391,7 @@ def test_staleness_tells_what_was_foreseen_from_what_was_not(tmp_path: Path) -> 
 def test_excess_is_likelihood_less_entropy() -> None:
     from headstart.core.likelihood import Likelihood, LikelihoodConfig
     from headstart.core.predictive import Predictive
-    from headstart.model.state import excess_of
+    from headstart.model.staleness import excess_of
 
     likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
     kinds = torch.tensor([0, 1, 2])

@@ -10,7 +10,8 @@ import numpy as np
 
 from headstart.display import facts_html
 from headstart.evaluate.results import markdown_text
-from headstart.model.state import ModelState, staleness_of
+from headstart.model.staleness import staleness_of
+from headstart.model.state import ModelState
 from headstart.model.summary import ModelInfo, describe_model
 from headstart.table.kinds import Kinds, KindType, feature_kinds
 from headstart.training.calibration import USUAL_LEVEL

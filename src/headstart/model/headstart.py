@@ -93,7 +93,8 @@ from headstart.model.saving.folder import append_changes, check_place, open_for_
 from headstart.model.saving.journal import Call, CallLog, add_features_call, add_rows_call, observe_call
 from headstart.model.saving.loading import load
 from headstart.model.similarity import Similar, similar
-from headstart.model.state import ModelState, Settings, Staleness, staleness_of
+from headstart.model.staleness import Staleness, staleness_of
+from headstart.model.state import ModelState, Settings
 from headstart.model.summary import (
     KnownFeature,
     KnownRow,

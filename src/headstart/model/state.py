@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from headstart.model.features import Feature, FeatureStore
 from headstart.model.observations import ObservationLists
 from headstart.model.persistent import Arena, copy_with
 from headstart.model.rows import RowMetadata, RowStore
+from headstart.model.staleness import NO_ERRORS, ErrorSums
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
 from headstart.table.kinds import Click, KindType
@@ -109,103 +110,6 @@ class Clock:
     def times_now(self, count: int) -> NDArray[np.float64]:
         """Return the times of ``count`` observations that come without times."""
         return np.full(count, self.now)
-
-
-_MIN_STANDARD_ERRORS = 3.0  # of an excess that makes a refit worthwhile
-
-_MIN_EXCESS = 0.05  # nats per observation that make a refit worthwhile
-
-_MAX_EXCESS = 50.0  # nats of one observation, so that a single impossible value does not decide
-
-_MIN_GROWTH = 1.0  # observations since fit, relative to those of the fit, that make a refit worthwhile
-
-
-class ErrorSums(NamedTuple):
-    """Sums of prediction errors over the observations since fit, each predicted before it was added."""
-
-    observations: int = 0
-    excess: float = 0.0  # of the negative log-likelihood over its expectation under the model
-    squares: float = 0.0  # of the excess
-
-    def add(self, excess: NDArray[np.float64]) -> ErrorSums:
-        """Return the sums with the ``excess`` (n,) of more observations."""
-        count, total = self.observations + len(excess), self.excess + float(excess.sum())
-        return ErrorSums(count, total, self.squares + float((excess**2).sum()))
-
-
-NO_ERRORS = ErrorSums()
-
-
-@dataclass(frozen=True)
-class Staleness:
-    """The errors of a model on observations since its fit, relative to the errors that it expects.
-
-    Attributes
-    ----------
-    observations : int
-        The number of observations since fit, each predicted before it was added to the model.
-    growth : float
-        The number of observations since fit relative to those of the fit.
-    excess : float
-        The mean negative log-likelihood of these observations less its expectation under the model, in nats:
-        0 if the uncertainty of the model is right, more if the model is overconfident.
-    standard_error : float
-        The standard error of the excess.
-    """
-
-    observations: int
-    growth: float
-    excess: float
-    standard_error: float
-
-    @property
-    def refit(self) -> bool:
-        """Whether a refit is likely to pay: errors are significantly too large, or the data has doubled."""
-        surprised = self.excess > max(_MIN_EXCESS, _MIN_STANDARD_ERRORS * self.standard_error)
-        return surprised or self.growth >= _MIN_GROWTH
-
-    def __str__(self) -> str:
-        if not self.observations:
-            return "nothing was observed since fit"
-        advice = "a refit is likely to pay" if self.refit else "a refit is not likely to pay yet"
-        comparison = "worse" if self.excess > 0 else "better"
-        return (
-            f"{self.observations} observations since fit ({self.growth:.0%} of the fit), each "
-            f"{abs(self.excess):.3f} ± {self.standard_error:.3f} nats {comparison} than expected; {advice}"
-        )
-
-
-def staleness_of(arrived: ErrorSums, fitted_on: int) -> Staleness:
-    """Summarise the errors of a model that was fitted to ``fitted_on`` observations."""
-    count = max(1, arrived.observations)
-    mean = arrived.excess / count
-    variance = max(0.0, arrived.squares / count - mean**2)
-    error = math.sqrt(variance / count) if arrived.observations > 1 else math.inf
-    return Staleness(
-        arrived.observations,
-        arrived.observations / max(1, fitted_on),
-        mean,
-        error if arrived.observations else 0.0,
-    )
-
-
-def excess_of(
-    values: NDArray[np.float64],
-    mean: NDArray[np.float64],
-    std: NDArray[np.float64],
-    binary: NDArray[np.bool_],
-) -> NDArray[np.float64]:
-    """Return the negative log-likelihood of values less the entropy of their predictive distribution: (n,).
-
-    ``values``, and ``mean`` and ``std`` of the predictive distribution, (n,) each, are on the scale of the
-    model.
-    """
-    excess = 0.5 * (((values - mean) / np.maximum(std, 1e-12)) ** 2 - 1)
-    if binary.any():
-        chance = np.clip(mean, 1e-4, 1 - 1e-4)
-        bernoulli = (chance - values) * np.log(chance / (1 - chance))  # -log p(x) - entropy
-        excess = np.where(binary, bernoulli, excess)
-    return np.minimum(excess, _MAX_EXCESS)
 
 
 _MAX_BATCH_FEATURES, _MAX_BATCH_OBSERVATIONS = 1024, 2**18

@@ -62,13 +62,12 @@ from headstart.model.row_states import (
     observations_of_row,
     reads_any_feature,
 )
+from headstart.model.staleness import excess_of
 from headstart.model.state import (
     SURPRISING,
-    ErrorSums,
     ModelState,
     Reads,
     batches,
-    excess_of,
     extreme_feature_error,
     find_units,
     given_exposure,
@@ -511,8 +510,8 @@ def observe_triples(fitted: ModelState, triples: Triples, update: Update) -> Obs
         tuple(feature.name for feature in features),
         tuple(fitted.rows[row] for row in rows),
     )
-    surprising, arrived = describe_surprises(fitted, triples)
-    return ObserveResult(copy_with(after, arrived=arrived), observed, surprising)
+    warning, excess = compare_with_predictions(fitted, triples)
+    return ObserveResult(copy_with(after, arrived=fitted.arrived.add(excess)), observed, warning)
 
 
 def add_features(fitted: ModelState, features: Sequence[Feature]) -> ModelState:
@@ -622,10 +621,13 @@ class Forecast(NamedTuple):
     order: NDArray[np.int64]  # (n,): the position of the observation that each prediction belongs to
 
 
-def describe_surprises(fitted: ModelState, triples: Triples) -> tuple[str | None, ErrorSums]:
-    """Return a warning if any observation is surprising, and the sums of the model's errors with these."""
+def compare_with_predictions(fitted: ModelState, triples: Triples) -> tuple[str | None, NDArray[np.float64]]:
+    """Return a warning if any observation is surprising, and the excess errors of the predictions: (n,).
+
+    Clicks have no errors: without the zeros of other cells they say nothing.
+    """
     if not len(triples.values):
-        return None, fitted.arrived
+        return None, np.zeros(0)
     one = len(triples.values) == 1 and not triples.features[0].finds_scale and has_single_forms(fitted)
     expected = _forecast_one(fitted, triples) if one else _forecast(fitted, triples)
     lines = triples.feature_positions[expected.order]
@@ -635,14 +637,14 @@ def describe_surprises(fitted: ModelState, triples: Triples) -> tuple[str | None
     scaled = (triples.values[expected.order] - offset) / span
     excess = excess_of(scaled, expected.mean, expected.std, expected.binary)
     clicks = np.array([kind.type == KindType.CLICK for kind in kinds], dtype=bool)
-    arrived = fitted.arrived.add(excess[~clicks[lines]])  # the errors of clicks without zeros say nothing
+    excess = excess[~clicks[lines]]
     if not (np.abs(scaled - expected.mean) > 0.99 * SURPRISING * expected.std).any():
-        return None, arrived
+        return None, excess
     binary = clicks | np.array([kind.type == KindType.BINARY for kind in kinds], dtype=bool)
     message = (
         None if binary.all() else _surprise_message(fitted, triples, expected, offset, span, binary[lines])
     )
-    return message, arrived  # binary values and clicks give no warning: they are always possible
+    return message, excess  # binary values and clicks give no warning: they are always possible
 
 
 def _surprise_message(

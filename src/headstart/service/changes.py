@@ -29,8 +29,9 @@ from headstart.model.inputs import (
     require_clock,
 )
 from headstart.model.levels import category_columns, columns_of, expand_new_features, require_whole
-from headstart.model.state import NO_ERRORS, ErrorSums, ModelState
-from headstart.model.updates import describe_surprises
+from headstart.model.staleness import NO_ERRORS, ErrorSums
+from headstart.model.state import ModelState
+from headstart.model.updates import compare_with_predictions
 from headstart.service.errors import Problem, error_at
 from headstart.service.live_model import LiveModel, LiveState, apply
 from headstart.service.store import (
@@ -200,19 +201,13 @@ class Observe(Change):
         lines = zip(triples.rows, triples.feature_positions, values, times, weights, strict=True)
         sorted_cells = [Cell(rows[row], names[feature], *parts) for row, feature, *parts in lines]
         cells = [sorted_cells[line] for line in np.argsort(triples.order)]
-        warning, total = describe_surprises(model, triples)
-        before = model.arrived
-        arrived = ErrorSums(
-            total.observations - before.observations,
-            total.excess - before.excess,
-            total.squares - before.squares,
-        )
+        warning, excess = compare_with_predictions(model, triples)
         counts = {
             "observations": len(cells),
             "features": len(names),
             "rows": len({cell.row for cell in cells}),
         }
-        return Plan(Delta(cells=cells), arrived, counts, warning)
+        return Plan(Delta(cells=cells), NO_ERRORS.add(excess), counts, warning)
 
     def _weights(self) -> list[float] | None:
         """Return the weight of each observation; None if all are 1."""

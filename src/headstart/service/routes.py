@@ -27,7 +27,7 @@ from headstart.model.imputation import with_levels
 from headstart.model.levels import category_columns
 from headstart.model.prediction import Prediction, predict_one_cell
 from headstart.model.ranking import Ranking
-from headstart.model.state import ErrorSums, staleness_of
+from headstart.model.staleness import ErrorSums, staleness_of
 from headstart.service.changes import AddFeature, AddRow, Change, Observe, RemoveFeature, RemoveRow
 from headstart.service.errors import Problem, error_at, not_found, validation_response
 from headstart.service.live_model import Snapshot

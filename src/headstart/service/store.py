@@ -53,7 +53,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from headstart.errors import InputError, StorageError
-from headstart.model.state import ErrorSums
+from headstart.model.staleness import ErrorSums
 
 _KEEP_REQUESTS = timedelta(days=2)  # after which an idempotency key may be used again
 

@@ -29,7 +29,8 @@ from headstart.errors import InputError
 from headstart.model.features import FeatureStore
 from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.rows import RowMetadata, RowStore
-from headstart.model.state import NO_ERRORS, Clock, ErrorSums, ModelState, Settings
+from headstart.model.staleness import NO_ERRORS, ErrorSums
+from headstart.model.state import Clock, ModelState, Settings
 from headstart.table import MetadataSchema, Names
 from headstart.table.metadata import as_array, as_bytes, records_from
 from headstart.table.times import LEAST_WEIGHT, MOST_WEIGHT

@@ -38,7 +38,8 @@ from headstart.files import (
 )
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, split_observations
-from headstart.model.state import ErrorSums, ModelState
+from headstart.model.staleness import ErrorSums
+from headstart.model.state import ModelState
 from headstart.model.updates import (
     Update,
     add_features,
