@@ -26,7 +26,7 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -691,6 +691,7 @@ def file_round(chance: random.Random, cases: int) -> Iterator[Line]:
         "a.parquet": buffer.getvalue(),
         "films.csv": b"feature,year,genre\n" + b"".join(b"f%d,%d,drama\n" % (j, 1990 + j) for j in range(7)),
     }
+    contents |= survey_files()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(cases):
             name = chance.choice(list(contents))
@@ -702,6 +703,27 @@ def file_round(chance: random.Random, cases: int) -> Iterator[Line]:
                 outcome, message = outcome_of(lambda p=path: sound(Table.read(p)), True)
             yield "file", f"{name} {number}", outcome, message
             path.unlink()
+
+
+def survey_files() -> dict[str, bytes]:
+    """Return files of SPSS, Stata and Excel, as far as the packages that write them are installed."""
+    wide = pd.DataFrame({"row": [f"u{i}" for i in range(9)], "q1": [1.0, 2, 3] * 3, "q2": [4.0, 5, 1] * 3})
+    contents = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        try:
+            import pyreadstat
+
+            labels = {"q1": {1.0: "never", 2.0: "often", 3.0: "always"}}
+            pyreadstat.write_sav(wide, str(path / "a.sav"), variable_value_labels=labels)
+            pyreadstat.write_dta(wide, str(path / "a.dta"), variable_value_labels=labels)
+        except ImportError:
+            pass
+        with suppress(ImportError):
+            wide.to_excel(path / "a.xlsx", index=False)
+        for file in path.iterdir():
+            contents[file.name] = file.read_bytes()
+    return contents
 
 
 def sound(table: Table) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import time
 import uuid
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,20 @@ def test_no_rows_and_estimates_of_imputations(model: Headstart) -> None:
     for estimate in (None, "mean", lambda _: 1, lambda _: ("a", "b"), lambda _: (1, 2, 3)):
         with pytest.raises(InputError, match=r"pool\(\)"):
             imputed.pool(estimate)
+
+
+def test_a_workbook_that_unpacks_to_more_than_the_memory_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    long_frame().to_excel(tmp_path / "a.xlsx", index=False)
+    assert len(Table.read(tmp_path / "a.xlsx")) == 6
+    with (
+        zipfile.ZipFile(tmp_path / "a.xlsx", "a", zipfile.ZIP_DEFLATED) as parts,
+        parts.open("xl/worksheets/sheet2.xml", "w") as part,
+    ):
+        for _ in range(600):
+            part.write(bytes(10**6))
+    assert (tmp_path / "a.xlsx").stat().st_size < 10**6
+    start = time.monotonic()
+    with pytest.raises(InputError, match=r"a\.xlsx has .* MB when it is unpacked"):
+        Table.read(tmp_path / "a.xlsx")
+    assert time.monotonic() - start < 5

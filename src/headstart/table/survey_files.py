@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from headstart.table.sources import FrameSource, Source, is_number
 _READERS = {".sav": "read_sav", ".zsav": "read_sav", ".dta": "read_dta", ".sas7bdat": "read_sas7bdat"}
 
 _EXCEL = ".xlsx"
+
+MAX_EXCEL_BYTES = 500_000_000  # unpacked; a file of less than 1 MB could unpack to more than the memory
 
 SUFFIXES = (*_READERS, _EXCEL)
 
@@ -115,7 +118,16 @@ def _read_excel(path: Path, label: str) -> Any:
     """Read the first sheet of a workbook."""
     _import("openpyxl", "excel", label)
     try:
+        with zipfile.ZipFile(path) as parts:
+            size = sum(part.file_size for part in parts.infolist())
+        if size > MAX_EXCEL_BYTES:
+            raise InputError(
+                f"{label} has {size / 1e6:,.0f} MB when it is unpacked; save tables of more than "
+                f"{MAX_EXCEL_BYTES / 1e6:,.0f} MB as CSV or Parquet"
+            )
         return _import("pandas", "excel", label).read_excel(path)
+    except InputError:
+        raise
     except Exception as error:  # a damaged file raises many errors
         raise InputError(f"{label} cannot be read: {error}") from error
 
