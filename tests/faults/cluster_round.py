@@ -4,7 +4,7 @@ Run ``.venv/bin/python -m tests.faults.cluster_round --engine local``, or ``--en
 ``--small-disk DIR`` (a folder on a file system of some 100 kB, such as a tmpfs) the disk is full, too.
 
 - clear: the command fails with one line that says why, and leaves no model and no incomplete file;
-- same: after the disturbance, the command with ``--resume`` (or again) gives the result of an undisturbed run;
+- same: the command, run again (a fit with ``--resume``), gives the result of an undisturbed run;
 - wrong: another result, or a model that is not whole;
 - raw: a traceback of Headstart without such a line; hang: no end within ``SECONDS``.
 """
