@@ -570,14 +570,6 @@ ALSO = {
         "an empty list",
         "an empty array",
     },
-        "None",
-        "an empty dict",
-        "an empty list",
-        "an empty array",
-        "numpy text",
-        "a tuple",
-        "a set",
-    },
     "weight": {"None", "a float", "a fraction", "int8", "float16", "float32", "True", "numpy bool"},
 }
 

@@ -267,12 +267,15 @@ def main() -> None:
 
 def run(model: Path, url: str, chosen: argparse.Namespace) -> None:
     """Serve a model, send the requests of a round, and print the counts."""
-    with Server(model, url) as server:
+    server = Server(model, url).start().wait(300)
+    try:
         if chosen.round == "requests":
             outcomes = run_requests(server, chosen.count, chosen.seed)
         else:
             outcomes, slowest = soak(server, chosen.minutes, chosen.seed, chosen.pause)
             print(f"slowest answer {slowest:.2f} s")
+    finally:
+        server.kill()
     for outcome, count in sorted(outcomes.items()):
         print(f"{outcome:10} {count}")
 
