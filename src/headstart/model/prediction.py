@@ -720,8 +720,8 @@ def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> C
     """
     feature, likelihood = fitted.feature_store[name], fitted.knowledge.likelihood
     kind = fitted.kind_of(feature)
-    local = fitted.local_part([feature], np.array(fitted.feature_store.slots([name])))
-    if is_level(feature) or local is not None:  # all levels are predicted
+    has_local_part = fitted.local is not None and not feature.in_backbone
+    if has_local_part or is_level(feature):  # all levels are predicted
         states = fitted.row_store.take(np.array([fitted.rows.position(row)]))
         found = predict_features(fitted, Names([row], "row"), states, [name])
         return CellPrediction(
