@@ -86,7 +86,7 @@ def test_the_prior_is_an_honest_regression_of_heads(described: bool) -> None:
     knowledge = world()
     plain = Description.of(knowledge.metadata, WIDTHS)
     description = (
-        plain.with_cubic_terms(plain.nonlinear_columns())
+        plain.with_nonlinear_terms(plain.nonlinear_columns())
         if described
         else Description(plain.numbers[:, :0], [])
     )
@@ -113,7 +113,7 @@ def test_a_known_feature_treated_as_new_gets_what_the_others_predict(mixed: bool
     knowledge = world(mixed=mixed)
     prior = prepared(knowledge, learned)
     description = Description.of(knowledge.metadata, WIDTHS)
-    description = description.with_cubic_terms(prior.bends)
+    description = description.with_nonlinear_terms(prior.bends)
     if mixed:
         description = description.with_group(torch.nn.functional.one_hot(knowledge.kinds, 3).float())
     regression = empirical_prior(knowledge, knowledge.heads, description).regression
@@ -150,7 +150,7 @@ def test_much_observed_features_count_more_for_new_ones(described: bool) -> None
     plain = sum(w * head for w, head in zip(weights, theta, strict=True)) / weights.sum()
     torch.testing.assert_close(prior.plain_mean.double(), plain, rtol=1e-4, atol=1e-5)
     description = (
-        Description.of(knowledge.metadata, WIDTHS).with_cubic_terms(prior.bends) if described else None
+        Description.of(knowledge.metadata, WIDTHS).with_nonlinear_terms(prior.bends) if described else None
     )
     if description is not None:
         regression = empirical_prior(
@@ -168,7 +168,7 @@ def test_of_known_features_it_is_known_how_much_observed_they_are() -> None:
     heads = replace(knowledge.heads, bias=knowledge.heads.bias + 4 * popularity[:, 0])
     knowledge = replace(knowledge, heads=heads)
     prior = prepared(knowledge)
-    plain = Description.of(knowledge.metadata, WIDTHS).with_cubic_terms(prior.bends)
+    plain = Description.of(knowledge.metadata, WIDTHS).with_nonlinear_terms(prior.bends)
     batch = batch_of(knowledge, None)
     known = replace(batch, known=torch.arange(FEATURES))
     theta, weights = heads.stacked.double(), torch.from_numpy(metadata_weights(knowledge)[0])
@@ -188,11 +188,13 @@ def test_of_known_features_it_is_known_how_much_observed_they_are() -> None:
 def test_gains_are_told_by_metadata_column() -> None:
     knowledge = world()
     prior = prepared(knowledge)
-    description = Description.of(knowledge.metadata, WIDTHS).with_cubic_terms(prior.bends)
+    description = Description.of(knowledge.metadata, WIDTHS).with_nonlinear_terms(prior.bends)
     regression = empirical_prior(knowledge, knowledge.heads, description).regression
-    of_groups = regression.gains * (regression.strengths > 0)  # number, labels, noise, the number's bends
-    assert len(of_groups) == 4
-    expected = [of_groups[0] + of_groups[3], of_groups[1], of_groups[2]]
+    of_groups = regression.gains * (
+        regression.strengths > 0
+    )  # number, labels, noise, the number's bends and spline
+    assert len(of_groups) == 5
+    expected = [of_groups[0] + of_groups[3] + of_groups[4], of_groups[1], of_groups[2]]
     torch.testing.assert_close(prior.gains.double(), torch.stack(expected), rtol=1e-5, atol=1e-6)
     assert float(prior.gains[0]) > 0.05
     assert float(prior.gains[1]) > 0.05

@@ -22,7 +22,7 @@ from headstart.adapters.head_prior import HeadPrior, ReferenceFeatures, mean_squ
 from headstart.adapters.unknown_scale import ScalePrior, infer_scales
 from headstart.core.clicks import estimate_exposure, weigh_click_values, weigh_clicks
 from headstart.core.networks import Layers, apply_layers, copy_layers, mlp
-from headstart.core.types import FeatureBatch, Heads, Knowledge, OneHead, OneState, RowStates
+from headstart.core.types import SPLINE_TERMS, FeatureBatch, Heads, Knowledge, OneHead, OneState, RowStates
 from headstart.linalg.array_ops import Array
 from headstart.linalg.gaussian import (
     ContextSums,
@@ -428,7 +428,10 @@ class ClosedFormAdapter(Adapter):
         slopes = self.metadata_slopes(squashed=bool(self.knowledge.likelihood.squashes(batch.kinds)))
         effects = torch.sub(*described)[:, None] * slopes
         numbers = batch.metadata.shape[1]
-        return effects[: 3 * numbers].view(3, numbers, -1).sum(0)  # linear, and two cubic terms
+        of_numbers = effects[: 3 * numbers].view(3, numbers, -1).sum(0)  # linear, and two cubic terms
+        columns = self.prior.numeric
+        splines = effects[3 * numbers :][: SPLINE_TERMS * len(columns)]
+        return of_numbers.index_add(0, columns, splines.view(len(columns), SPLINE_TERMS, -1).sum(1))
 
     @property
     def metadata_gains(self) -> Tensor:

@@ -14,7 +14,16 @@ from torch import Tensor, nn
 
 from headstart.core.clicks import ZERO_WEIGHT, estimate_exposure, is_click, usual_count, weigh_clicks
 from headstart.core.networks import initial_tensor
-from headstart.core.types import Description, FeatureBatch, Heads, Knowledge, RowStates, add_cubic_terms
+from headstart.core.types import (
+    SPLINE_TERMS,
+    Description,
+    FeatureBatch,
+    Heads,
+    Knowledge,
+    RowStates,
+    add_cubic_terms,
+    spline_terms,
+)
 from headstart.linalg.array_ops import A, Array
 from headstart.linalg.packed import (
     append_one,
@@ -283,6 +292,8 @@ class HeadPrior(nn.Module):
         self.encodes_kind = bool((knowledge.kinds != knowledge.kinds[:1]).any())
         self.bends: Tensor  # a mask of the metadata columns with cubic terms
         self.register_buffer("bends", metadata.new_zeros(metadata.shape[1], dtype=torch.bool))
+        # The columns with spline terms.
+        self.numeric = Description.of(metadata[:0], knowledge.widths).numeric_columns()
         columns = self.describe(metadata[:0], knowledge.kinds[:0]).shape[1]
         # Not meta-trained: the prior mean of a known feature would no longer be a leave-one-out prediction.
         self.base: Tensor
@@ -319,7 +330,7 @@ class HeadPrior(nn.Module):
         heads = (knowledge.new_heads or knowledge.heads).detach()
         description = Description.of(knowledge.metadata, knowledge.widths)
         self.bends.copy_(description.nonlinear_columns())
-        description = description.with_cubic_terms(self.bends)
+        description = description.with_nonlinear_terms(self.bends)
         if self.encodes_kind:
             one_hot = nn.functional.one_hot(knowledge.kinds, self.types)
             description = description.with_group(one_hot.to(description.numbers.dtype))
@@ -371,15 +382,17 @@ class HeadPrior(nn.Module):
     def describe(self, metadata: A, kinds: A) -> A:
         """Return the columns of the regression: (…, columns).
 
-        They are metadata, cubic terms, the kind in a table of several kinds, and a constant. In numpy,
-        ``metadata`` (width,) and ``kinds`` () are those of one feature.
+        They are metadata, cubic and spline terms, the kind in a table of several kinds, and a constant. In
+        numpy, ``metadata`` (width,) and ``kinds`` () are those of one feature.
         """
         if isinstance(metadata, np.ndarray):
-            parts: list[Array] = [add_cubic_terms(metadata, self.bends.numpy())]
+            splines = spline_terms(metadata[self.numeric.numpy()]).ravel().astype(metadata.dtype)
+            parts: list[Array] = [add_cubic_terms(metadata, self.bends.numpy()), splines]
             if self.encodes_kind:
                 parts.append((np.arange(self.types) == kinds).astype(metadata.dtype))
             return np.concatenate([*parts, np.ones(1, metadata.dtype)])
-        columns: list[Tensor] = [add_cubic_terms(metadata, self.bends)]
+        splines = spline_terms(metadata[:, self.numeric]).flatten(1)
+        columns: list[Tensor] = [add_cubic_terms(metadata, self.bends), splines]
         if self.encodes_kind:
             columns.append(nn.functional.one_hot(kinds, self.types).to(metadata.dtype))
         return torch.cat([*columns, metadata.new_ones(len(metadata), 1)], dim=1)
@@ -390,13 +403,15 @@ class HeadPrior(nn.Module):
         A metadata column is readable if it explains more of the error of predicted heads than as many random
         numbers would explain in a regression without penalty, the number of its encoded columns divided by
         that of features. Networks would fit the others, such as long vectors of texts, to chance; heads
-        depend on these through the regression only. The kind is readable, the constant is not.
+        depend on these, and on spline terms, through the regression only. The kind is readable, the constant
+        is not.
         """
         widths = torch.tensor(knowledge.widths, dtype=torch.int64)
         regressed = knowledge.kinds if knowledge.trained_on is None else knowledge.trained_on
         readable = torch.ones(len(self.base), dtype=torch.bool)
         proved = torch.repeat_interleave(self.gains > widths / len(regressed), widths)
         readable[: 3 * len(proved)] = proved.repeat(3)  # the numbers and their two cubic terms
+        readable[3 * self.bends.numel() :][: SPLINE_TERMS * len(self.numeric)] = False  # too many of a number
         readable[-1] = False
         return readable
 
@@ -460,12 +475,13 @@ class HeadPrior(nn.Module):
 
 
 def column_gains(regression: LooRidge, widths: tuple[int, ...], bends: Tensor) -> Tensor:
-    """Return the error that each metadata column explains, with its cubic terms: (metadata columns,).
+    """Return the error that each metadata column explains, with its nonlinear terms: (metadata columns,).
 
     The gain of columns with a common penalty is divided equally among them.
     """
     owner = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths, dtype=torch.int64))
-    columns = [*range(len(widths)), *owner[bends].tolist()]  # the metadata column of each group
+    bent = owner[bends].tolist()
+    columns = [*range(len(widths)), *bent, *bent]  # the metadata column of each group
     gains = torch.zeros(len(widths))
     for members, gain, strength in zip(
         regression.members, regression.gains.tolist(), regression.strengths.tolist(), strict=True

@@ -25,6 +25,8 @@ from headstart.table.columns import Structure
 
 _CELLS_AT_ONCE = 2**24  # bounds the memory of a dense product of heads and rows
 
+SPLINE_TERMS = 32  # of a number: it resolves a 32nd of its range
+
 VALIDATION_SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -59,16 +61,20 @@ class Description:
         widths = widths or (numbers.shape[1],)
         return cls(numbers, list(torch.split(torch.arange(numbers.shape[1]), list(widths))))
 
-    def nonlinear_columns(self) -> Tensor:
-        """Return the mask of columns that can have a nonlinear effect: numbers other than 0 and 1.
+    def numeric_columns(self) -> Tensor:
+        """Return the positions of the columns that can be numbers: (columns,).
 
         A metadata column encoded by one or two columns is a number; the second marks missing values.
         """
-        mask = torch.zeros(self.numbers.shape[1], dtype=torch.bool)
-        for group in self.groups:
-            if 0 < len(group) <= 2:
-                first = self.numbers[:, int(group[0])]
-                mask[int(group[0])] = bool(((first * (1 - first)).abs() > 1e-6).any())
+        return torch.tensor(
+            [int(group[0]) for group in self.groups if 0 < len(group) <= 2], dtype=torch.int64
+        )
+
+    def nonlinear_columns(self) -> Tensor:
+        """Return the mask of columns that can have a nonlinear effect: numbers other than 0 and 1."""
+        mask, columns = torch.zeros(self.numbers.shape[1], dtype=torch.bool), self.numeric_columns()
+        numbers = self.numbers[:, columns]
+        mask[columns] = ((numbers * (1 - numbers)).abs() > 1e-6).any(0)
         return mask
 
     def with_cubic_terms(self, bends: Tensor) -> Description:
@@ -76,6 +82,17 @@ class Description:
         width = self.numbers.shape[1]
         pairs = [torch.tensor([width + i, 2 * width + i]) for i in torch.nonzero(bends)[:, 0].tolist()]
         return replace(self, numbers=add_cubic_terms(self.numbers, bends), groups=[*self.groups, *pairs])
+
+    def with_nonlinear_terms(self, bends: Tensor) -> Description:
+        """Append cubic and spline terms of the columns in the mask ``bends``, each a group of a column.
+
+        There are spline terms of all ``numeric_columns``, so that the width does not depend on the numbers.
+        """
+        columns, cubic = self.numeric_columns(), self.with_cubic_terms(bends)
+        terms = spline_terms(self.numbers[:, columns]).flatten(1)
+        start = cubic.numbers.shape[1]
+        groups = torch.arange(start, start + terms.shape[1]).view(-1, SPLINE_TERMS)[bends[columns]]
+        return Description(torch.cat([cubic.numbers, terms], 1), [*cubic.groups, *groups])
 
     def with_group(self, more: Tensor) -> Description:
         """Append the columns ``more`` (features, columns) as a further group."""
@@ -100,6 +117,22 @@ def add_cubic_terms(numbers: A, bends: A) -> A:
     xp = namespace(numbers)
     quadratic = xp.where(bends, numbers * (1 - numbers), 0.0)
     return xp.concatenate([numbers, quadratic, quadratic * (1 - 2 * numbers)], -1)  # type: ignore[no-any-return]
+
+
+def spline_terms(numbers: A) -> A:
+    """Return cos(π·j·m) / j² of each number m, for j = 1, 2, …: (…, SPLINE_TERMS).
+
+    A ridge regression on these terms is a smoothing spline on [0, 1]: the prior of the function is a Gaussian
+    process whose second derivative is white noise. Numbers outside are set to 0 or 1.
+
+    >>> spline_terms(torch.tensor([0.0, 1.0]))[:, :3]
+    tensor([[ 1.0000,  0.2500,  0.1111],
+            [-1.0000,  0.2500, -0.1111]])
+    """
+    xp = namespace(numbers)
+    orders = xp.arange(1, SPLINE_TERMS + 1)
+    angles = math.pi * numbers.clip(0, 1)[..., None] * orders
+    return xp.cos(angles) / orders**2  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     if bool(squashed.all()) or len(tasks.states) < 2:
         return knowledge
     plain = Description.of(knowledge.metadata, knowledge.widths)
-    description = plain.with_cubic_terms(plain.nonlinear_columns()).with_group(
+    description = plain.with_nonlinear_terms(plain.nonlinear_columns()).with_group(
         knowledge.count_shots().log1p()[:, None]
     )
     positions = tasks.batch.positions
