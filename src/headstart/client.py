@@ -83,9 +83,13 @@ class RankedRow(TypedDict):
 
 
 class FeatureLine(TypedDict):
-    """A feature in a list."""
+    """A feature in a list, with the prediction of an average row."""
 
     name: str
+    title: NotRequired[str]
+    mean: float | None  # None of a category
+    low: float | None
+    high: float | None
     kind: str
     levels: list[str] | None  # the labels of its values
     shots: int

@@ -121,6 +121,12 @@ def test_lists_are_paged_searched_and_sorted(client: TestClient) -> None:
             lines = client.get("/v1/features", params={"sort": sort, "order": order, "limit": 100}).json()
             keys = [each[sort].casefold() if sort == "name" else each[sort] for each in lines["features"]]
             assert keys == sorted(keys, reverse=order == "desc")
+    client.post("/v1/features", json={"name": "last"})
+    latest = client.get("/v1/features", params={"sort": "added", "order": "desc", "limit": 100}).json()
+    # Features of the fit were added together: they are not listed from Z to A.
+    assert [each["name"] for each in latest["features"]] == ["last", "Äpfel", *names[:-1]]
+    assert all(1 <= each["low"] <= each["mean"] <= each["high"] <= 5 for each in latest["features"])
+    client.delete("/v1/features/last")
     most = client.get("/v1/features", params={"sort": "uncertainty", "order": "desc"}).json()["features"]
     assert most[0]["name"] == "Äpfel"
     rows = client.get("/v1/rows", params={"search": "U1", "limit": 3}).json()

@@ -171,13 +171,13 @@ async def add_feature(request: Request, body: NewFeature) -> Response:
 @features.get("", summary="List features")
 def list_features(
     request: Request,
-    search: Annotated[str, Query(max_length=200, description="A part of the name.")] = "",
+    search: Annotated[str, Query(max_length=200, description="A part of the name or title.")] = "",
     sort: Sort = "added",
     order: Annotated[str, Query(pattern="^(asc|desc)$")] = "asc",
     offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> Response:
-    """List features, page by page, with shots and uncertainty."""
+    """List features, page by page, with shots, uncertainty and the prediction of an average row."""
     service = service_of(request)
     snapshot = service.snapshot
     index: FeatureIndex = request.app.state.indices.of(snapshot.fitted)
@@ -189,10 +189,15 @@ def list_features(
         first = {(category_columns(snapshot.fitted, name) or [name])[0]: name for name in names}
         times = {first[column]: at for column, at in service.store.times(list(first)).items()}
     lines = []
-    for name, uncertainty in zip(names, index.uncertainty_of(page).tolist(), strict=True):
+    titles = index.titles(page)
+    titled = [{}] * len(names) if titles is None else [{"title": title} for title in titles]
+    numbers = zip(names, titled, index.typical(page), index.uncertainty_of(page).tolist(), strict=True)
+    for name, title, typical, uncertainty in numbers:
         kind, shots = _kind_and_shots(snapshot, name)
         line = {
             "name": name,
+            **title,
+            **typical,
             "kind": str(kind),
             "levels": _levels(kind),
             "shots": shots,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +19,9 @@ from headstart.errors import InputError
 from headstart.linalg.packed import weighted_traces
 from headstart.model.levels import category_columns
 from headstart.model.prediction import Prediction, predict_features
+from headstart.model.ranking import average_row
 from headstart.model.state import ModelState
+from headstart.model.titles import feature_titles
 from headstart.service.live_model import LiveState
 from headstart.service.store import Store, added_features, read_cells
 from headstart.table import Names
@@ -55,6 +58,25 @@ class FeatureIndex:
         return [name.casefold() for name in self.names]
 
     @cached_property
+    def _searched(self) -> list[str]:
+        """The texts that are searched: names, with titles if there are any."""
+        titles = feature_titles(self.fitted, self.names)
+        if titles is None:
+            return self._folded
+        return [f"{name}\n{title.casefold()}" for name, title in zip(self._folded, titles, strict=True)]
+
+    @cached_property
+    def _fitted_count(self) -> int:
+        """The number of features of the fit, which come first."""
+        features = self.fitted.feature_store.columns.features
+
+        def is_added(slot: int) -> bool:
+            feature = features[slot]
+            return feature is not None and not feature.in_backbone
+
+        return bisect_left(self._slots.tolist(), True, key=is_added)
+
+    @cached_property
     def _slots(self) -> NDArray[np.int64]:
         """The slots of the features, of a category that of its first level."""
         columns = self.fitted.feature_store.columns
@@ -83,17 +105,23 @@ class FeatureIndex:
         return self._positions[name]
 
     def find(self, text: str, sort: Sort, *, descending: bool) -> NDArray[np.int64]:
-        """Return the positions of the features whose names contain a text, sorted."""
+        """Return the positions of the features whose names or titles contain a text, sorted.
+
+        The last added first are the features added since the fit, in reverse order, and then the features of
+        the fit in their own order, because these were added together.
+        """
         folded = text.casefold().strip()
         positions = np.arange(len(self.names))
         if folded:
-            positions = np.array([i for i, name in enumerate(self._folded) if folded in name], dtype=np.int64)
+            found = [i for i, searched in enumerate(self._searched) if folded in searched]
+            positions = np.array(found, dtype=np.int64)
         if sort == "name":
             order = np.array(
                 sorted(range(len(positions)), key=lambda i: self._folded[positions[i]]), dtype=np.int64
             )
         elif sort == "added":
-            order = np.arange(len(positions))
+            since = positions >= self._fitted_count
+            return np.concatenate([positions[since][::-1], positions[~since]]) if descending else positions
         else:
             keys = self.shots[positions] if sort == "shots" else np.nan_to_num(self.uncertainty[positions])
             order = np.argsort(-keys if descending else keys, kind="stable")
@@ -120,6 +148,23 @@ class FeatureIndex:
         columns = fitted.feature_store.columns
         types = fitted.modelled_kinds(torch.from_numpy(columns.types[slots])).numpy()
         return result * np.where(types == KindType.BINARY, 1.0, columns.spans[slots])
+
+    def titles(self, positions: NDArray[np.int64]) -> tuple[str, ...] | None:
+        """Return the titles of features, empty for a feature without one; None if none has one."""
+        return feature_titles(self.fitted, [self.names[position] for position in positions.tolist()])
+
+    def typical(self, positions: NDArray[np.int64]) -> list[dict[str, float | None]]:
+        """Return the mean and the 90 % interval of features at an average row; None of categories."""
+        listed = [self.names[position] for position in positions.tolist()]
+        names = [name for name in listed if not category_columns(self.fitted, name)]
+        found: dict[str, dict[str, float | None]] = {}
+        if names:
+            row = Names(["average"], "row")
+            prediction = predict_features(self.fitted, row, average_row(self.fitted), names)
+            low, high = prediction.interval(0.9)
+            numbers = zip(names, prediction.mean[0].tolist(), low[0].tolist(), high[0].tolist(), strict=True)
+            found = {name: {"mean": mean, "low": start, "high": end} for name, mean, start, end in numbers}
+        return [found.get(name, {"mean": None, "low": None, "high": None}) for name in listed]
 
 
 class IndexCache:

@@ -11,6 +11,7 @@ export async function feature(content, name) {
   const address = pathOf("features", name);
   const [known, first] = await Promise.all([get(address), get(`${address}/distribution`)]);
   const state = { known, now: first, before: null };
+  const title = known.metadata.title ?? known.metadata.name;
   const facts = h("p", { class: "lead", id: "facts" }, factsOf(known));
   const effect = h("div", { class: "effect", role: "status" });
   const distributionPanel = panel(null, () => distribution(state), {
@@ -59,6 +60,7 @@ export async function feature(content, name) {
       h("h1", { dir: "auto" }, name),
       h("button", { class: "danger quiet", onclick: () => removeFeature(name, address, content) }, "Remove"),
     ),
+    title ? h("p", { class: "lead", dir: "auto" }, title) : "",
     facts,
     h(
       "div",

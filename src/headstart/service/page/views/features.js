@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { h, link } from "../dom.js";
-import { meter, table } from "../figures.js";
+import { interval, meter, table } from "../figures.js";
 import { count, estimate, formatKind, number, formatTime } from "../format.js";
 import { field, pager, debounce } from "../parts.js";
 
@@ -55,7 +55,7 @@ export async function features(content, _, parameters) {
     h(
       "form",
       { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
-      field("Search by name", search),
+      field("Search by name or title", search),
       field("Sort", sort),
     ),
     results,
@@ -85,21 +85,37 @@ function renderPage(page, query, address) {
       h(
         "p",
         { class: "empty" },
-        query.search ? `No feature's name contains “${query.search}”.` : "There are no features yet.",
+        query.search ? `No feature has “${query.search}” in its name or title.` : "There are no features yet.",
       ),
     ];
   }
   const largest = (key) => Math.max(...page.features.map((feature) => feature[key] ?? 0)) || 1;
   const maxShots = Math.log1p(largest("shots"));
   const maxUncertainty = largest("uncertainty");
+  const numeric = page.features.filter(({ mean }) => mean !== null);
+  const range = [Math.min(...numeric.map(({ low }) => low)), Math.max(...numeric.map(({ high }) => high))];
+  const kinds = [...new Set(page.features.map(({ kind }) => formatKind(kind)))];
   const lines = page.features.map((feature) => [
     h(
       "span",
       { class: "name" },
       link("feature", feature.name),
+      feature.title && h("small", { dir: "auto" }, feature.title),
       feature.added && h("small", null, `added ${formatTime(feature.added)}`),
     ),
-    h("span", { class: "muted" }, formatKind(feature.kind)),
+    feature.mean === null
+      ? h("span", { class: "muted" }, formatKind(feature.kind))
+      : h(
+          "span",
+          { class: "stack" },
+          h(
+            "span",
+            null,
+            estimate(feature.mean),
+            h("small", null, `${estimate(feature.low)} to ${estimate(feature.high)}`),
+          ),
+          interval(feature, range),
+        ),
     h(
       "span",
       { class: "measure" },
@@ -118,11 +134,11 @@ function renderPage(page, query, address) {
     h(
       "p",
       { class: "muted" },
-      `${count(page.total, "feature")}${query.search ? ` with “${query.search}” in the name` : ""}. Bars compare the features of this page; shots on a logarithmic scale.`,
+      `${count(page.total, "feature")}${query.search ? ` with “${query.search}” in the name or title` : ""}, ${kinds.join(", ")}. Predicted is the value of an average row with its 90 % interval. Bars compare the features of this page; shots on a logarithmic scale.`,
     ),
     table({
-      caption: "Features with their shots and uncertainty",
-      columns: ["Feature", "Kind", "Shots", "Uncertainty"],
+      caption: "Features with their prediction, shots and uncertainty",
+      columns: ["Feature", "Predicted", "Shots", "Uncertainty"],
       lines,
     }),
     pager(page.total, query.offset, LIMIT, (offset) => address({ offset })),
