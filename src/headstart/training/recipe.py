@@ -379,8 +379,12 @@ def train_backbone(
     Both results are on ``device``.
     """
     cells = winsorise_cells(table)
+    types = torch.from_numpy(table.kinds.types)
+    if table_groups(table) is not None:  # its default size is that for features, not for their levels
+        _, first = np.unique(table.groups, return_index=True)
+        backbone = backbone.resolved(types[first])
     with seed_torch(seed):
-        module = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells)).to(device)
+        module = build_backbone(backbone, types, value_grid(cells)).to(device)
     cells, description = move(cells, device), move(describe_features(table), device)
     with compute_on(device):
         pretrain(module, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
