@@ -148,7 +148,8 @@ def main() -> None:
         counts[found] += 1
         print(f"{found:6} {what}", flush=True)
         if found not in ("clear", "same"):
-            print(said[-1500:], flush=True)
+            lines = [line for line in said.splitlines() if "rror" in line]
+            print("\n".join(lines[:10]) or said[-1500:], flush=True)
 
     with tempfile.TemporaryDirectory() as top:
         data, model = write_shards(Path(top) / "data"), Path(top) / "model"

@@ -150,12 +150,12 @@ def explains(answer: httpx.Response) -> bool:
         return len(answer.text) > 3  # the server itself refuses what is not HTTP in plain text
 
 
-def run_requests(server: Server, count: int, seed: int) -> Counter[str]:
-    """Send ``count`` requests; print the faults, and return the number of each outcome."""
-    chance, outcomes = random.Random(seed), Counter[str]()
+def run_requests(server: Server, count: int, minutes: float, seed: int) -> Counter[str]:
+    """Send ``count`` requests, or fewer if ``minutes`` are over; print faults, and return the outcomes."""
+    chance, outcomes, end = random.Random(seed), Counter[str](), time.monotonic() + 60 * minutes
     with httpx.Client(base_url=server.address, timeout=SECONDS) as client:
         document = client.get("/openapi.json").json()
-        while outcomes.total() - outcomes["not sent"] < count:
+        while outcomes.total() - outcomes["not sent"] < count and time.monotonic() < end:
             outcome, fault = send(client, chance, document)
             outcomes[outcome] += 1
             if fault:
@@ -270,7 +270,7 @@ def run(model: Path, url: str, chosen: argparse.Namespace) -> None:
     server = Server(model, url).start().wait(300)
     try:
         if chosen.round == "requests":
-            outcomes = run_requests(server, chosen.count, chosen.seed)
+            outcomes = run_requests(server, chosen.count, chosen.minutes, chosen.seed)
         else:
             outcomes, slowest = soak(server, chosen.minutes, chosen.seed, chosen.pause)
             print(f"slowest answer {slowest:.2f} s")
