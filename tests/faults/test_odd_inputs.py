@@ -8,6 +8,7 @@ import random
 import time
 import uuid
 import zipfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from headstart import Headstart, InputError, Table
 from headstart.errors import reads_input
 from headstart.table.metadata import MetadataSchema
+from tests.faults.corruption_round import damaged
 from tests.faults.input_round import (
     failing_lazy,
     file_round,
@@ -38,6 +40,13 @@ UNCLEAR = ("raw", "silent", "hang", "changed")
 @pytest.fixture(scope="module")
 def model() -> Headstart:
     return Headstart(adapter="bayes", quiet=True).fit(made_up_table())
+
+
+def test_a_sample_of_the_corruptions() -> None:
+    """40 of the cases of ``python -m tests.faults.corruption_round``."""
+    cases = list(damaged(random.Random(7), 40))
+    assert [case for case in cases if case[1] not in ("clear", "same", "other")] == []
+    assert Counter(outcome for _, outcome, _ in cases)["clear"] > 10
 
 
 def test_a_sample_of_the_round(model: Headstart) -> None:
@@ -230,3 +239,14 @@ def test_a_workbook_that_unpacks_to_more_than_the_memory_is_refused(tmp_path: Pa
     with pytest.raises(InputError, match=r"a\.xlsx has .* MB when it is unpacked"):
         Table.read(tmp_path / "a.xlsx")
     assert time.monotonic() - start < 5
+
+
+def test_row_metadata_of_other_rows_is_refused() -> None:
+    """It would add rows without observations; some such rows are reported."""
+    for metadata in (np.zeros((2, 2)), pd.DataFrame({"row": [1, 2], "age": [30, 40]})):
+        with pytest.raises(InputError, match="no row of the row metadata has observations: it describes"):
+            Table.read(long_frame(), row_metadata=metadata)
+    partly = Table.read(long_frame(), row_metadata=pd.DataFrame({"row": ["a", "z"], "age": [30, 40]}))
+    assert any("rows with metadata but no observations: 1 ('z')" in note for note in partly.notes)
+    array = Table.read(np.eye(3) + 1, row_metadata=np.eye(3), quiet=True)  # both by position
+    assert list(array.rows) == ["0", "1", "2"]

@@ -605,6 +605,7 @@ def assemble(
     feature_index = _renumber(unsorted.feature_numbers, features.positions(unsorted.features))
     values, times, weights = unsorted.values, unsorted.times, unsorted.weights
     spellings = unsorted.spellings
+    first_notes += _compare_rows(unsorted.rows, known_rows)
     del unsorted  # sorting needs the most memory
     if times is not None:  # the newest value of a cell must be the last
         order = np.argsort(times, kind="stable")
@@ -807,6 +808,19 @@ def _note_hashed_texts(schema: MetadataSchema, types: dict[str, str]) -> list[st
     ]
     reason = text_encoders.why_no_default() if hashed else None
     return [] if reason is None else [f"no sentence encoder for {join_names(hashed)}: {reason}"]
+
+
+def _compare_rows(observed: Sequence[str], described: Sequence[str]) -> list[str]:
+    """Return a note about rows that have only metadata; refuse metadata of other rows altogether."""
+    unobserved = sorted(set(described) - set(observed))
+    if not unobserved:
+        return []
+    if len(unobserved) == len(set(described)):
+        raise InputError(
+            f"no row of the row metadata has observations: it describes {join_names(unobserved)}, and the "
+            f"rows with observations are {join_names(sorted(observed))}; use the same names in both"
+        )
+    return [f"rows with metadata but no observations: {len(unobserved)} ({join_names(unobserved)})"]
 
 
 def _compare_features(observed: list[str], described: list[str]) -> list[str]:
