@@ -87,7 +87,7 @@ def fit_command(data: Path, out: Path, *more: str) -> list[str]:
 
 def score_command(model: Path, pairs: Path, out: Path, engine: str) -> list[str]:
     """Return the command that predicts many cells in partitions."""
-    chosen = ["--engine", engine, "--workers", "2", "--partition-size", "40"]
+    chosen = ["--engine", engine, "--partition-size", "40", *(["--workers", "2"] if engine == "ray" else [])]
     start = [sys.executable, "-m", "headstart", "predict", str(model), "--pairs", str(pairs)]
     return [*start, *chosen, "--out", str(out)]
 
