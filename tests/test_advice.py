@@ -86,3 +86,4 @@ def test_the_error_of_a_single_feature_has_no_deviation(model: Headstart) -> Non
     one = ExpectedError(64, 0.252, 0.0)
     text = str(replace(model.info, errors=(one, ExpectedError(0, 0.5, 0.02))))
     assert "error by shots: 0.252 (64), 0.5 ± 0.02 (0)" in text
+    assert "an error without ± comes from a single feature" in text

@@ -16,7 +16,7 @@ from headstart.model.levels import category_columns, collapse_answers, owner_of
 from headstart.model.row_states import given_values, observations_of_row
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names
-from headstart.table.kinds import Category, split_column
+from headstart.table.kinds import Category, KindType, split_column
 from headstart.table.names import as_name
 from headstart.training.judge import Judgement
 
@@ -25,8 +25,8 @@ from headstart.training.judge import Judgement
 class ExpectedError:
     """The expected error of a new feature with ``shots`` observations.
 
-    It is the root mean squared error over features held out from the whole training, in the data's own units
-    if all features have the same units, otherwise on the models' scale.
+    It is the root mean squared error over features held out from the whole training, in ``ModelInfo.unit``.
+    The standard error is 0 if there is a single feature.
     """
 
     shots: int
@@ -48,6 +48,8 @@ class ModelInfo:
         The number of features held out to choose and calibrate.
     errors : list of ExpectedError
         The expected error by shots; empty if no feature was held out.
+    unit : str
+        The unit of ``errors``: the data's own if all features have the same, otherwise the models' scale.
     metadata : dict of str to float
         By metadata column, the share of the error of heads without observations that it removes; 0 for an
         unused column.
@@ -73,6 +75,7 @@ class ModelInfo:
     kind: str = ""
     columns: str = ""
     latest: tuple[str, ...] = ()
+    unit: str = ""
 
     def lines(self) -> list[tuple[str, str]]:
         """Return the summary as pairs of label and text."""
@@ -92,6 +95,12 @@ class ModelInfo:
                 for item in self.errors
             )
             facts.append(("error by shots", ", ".join(parts)))
+            if any(item.standard_error <= 0 for item in self.errors):
+                facts.append(
+                    ("uncertainty", "an error without ± comes from a single feature: take it as a hint")
+                )
+        if self.errors and self.unit:
+            facts.append(("unit of errors", self.unit))
         if self.metadata:
             shares = sorted(self.metadata.items(), key=lambda pair: -pair[1])
             parts = (f"{name} {share:.0%}" if share > 0 else f"{name} not used" for name, share in shares)
@@ -123,7 +132,22 @@ def describe_model(fitted: ModelState) -> ModelInfo:
         kind=str(fitted.kinds[0]),
         columns=fitted.schema.describe() if fitted.schema else "no metadata",
         latest=tuple(f"{name} ({feature.shots} shots)" for name, feature in list(added.items())[-3:]),
+        unit=_error_unit(fitted),
     )
+
+
+def _error_unit(fitted: ModelState) -> str:
+    """Return ``ModelInfo.unit``."""
+    if len(fitted.kinds) > 1:
+        return (
+            "root mean square on the models' scale: ratings from 0 to 1, reals in their standard deviations"
+        )
+    kind = fitted.kinds[0]
+    if kind.type == KindType.BINARY:
+        return "root mean square of probabilities, from 0 to 1"
+    if not kind.margin.identity:
+        return f"root mean square of the numbers that a {kind.name} is modelled as (see the page on methods)"
+    return f"root mean square in the units of the values ({kind})"
 
 
 def _expected_errors(fitted: ModelState, judgement: Judgement) -> list[ExpectedError]:

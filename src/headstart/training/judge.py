@@ -80,7 +80,9 @@ class FeatureErrors:
 
     @property
     def standard_error(self) -> float:
-        """The standard error of ``mean``, as a ratio of two sums over features."""
+        """The standard error of ``mean``, as a ratio of two sums over features; 0 for a single feature."""
+        if len(self.features) < 2:  # the residual below is 0 up to rounding
+            return 0.0
         residuals = self.squared - self.mean * self.counts
         return float((residuals**2).sum().sqrt() / self.counts.sum())
 
