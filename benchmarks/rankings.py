@@ -94,7 +94,7 @@ def random_model(rows: int, features: int, width: int) -> Headstart:
 
 def over_features(model: Headstart) -> dict[str, tuple[Call, Call]]:
     """Return calls for one row and all features, each with its bare product."""
-    heads = model.fitted_.feature_store.stored(slice(0, len(model.features)))
+    heads = model.fitted_.feature_store.heads_at(slice(0, len(model.features)))
     row = model.fitted_.states.activation[7]
     square = outer_products(torch.cat([row, torch.ones(1)])[None])[0]
 

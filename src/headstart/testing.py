@@ -485,7 +485,7 @@ def check_backbone_loading(fixture: Fixture) -> None:
     require(same(states, backbone.states(fixture.knowledge.cells), exact=True), rule, fixture.name)
 
 
-def check_states_by(fixture: Fixture) -> None:
+def check_states_from_heads(fixture: Fixture) -> None:
     """Check that states from the backbone's own heads, of many rows or of one, agree with ``states``."""
     backbone, cells = fixture.backbone, fixture.knowledge.cells
     if not backbone.reads_any_head:
@@ -519,5 +519,5 @@ BACKBONE_CHECKS: tuple[Callable[[Fixture], None], ...] = (
     check_masking,
     check_backbone_heads,
     check_backbone_loading,
-    check_states_by,
+    check_states_from_heads,
 )

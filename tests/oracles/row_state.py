@@ -32,7 +32,7 @@ def row_state(fitted: ModelState, told: dict[str, float]) -> np.ndarray:
         if reference is None:
             head, at = fitted.knowledge.heads, own[feature.name]
         else:
-            head, at = fitted.feature_store.stored(slice(None)), reference[0]
+            head, at = fitted.feature_store.heads_at(slice(None)), reference[0]
         stacked = np.append(head.weight[at].numpy(), head.bias[at].item()).astype(np.float64)
         second = np.outer(stacked, stacked) + head.covariances(latent + 1)[at].numpy()
         seen.append(

@@ -136,13 +136,12 @@ def _evaluate_new_features(
     types = torch.from_numpy(kinds.types)
     finds_scale = torch.tensor([float(kind.shares_units(fitted.middle)) for kind in kinds])
     units = torch.stack([torch.zeros_like(finds_scale), finds_scale], dim=1).double()
-    batch = FeatureBatch(cells, _encoded_metadata(fitted, table), fitted.modelled_kinds(types), units)
+    batch = FeatureBatch(cells, _encoded_metadata(fitted, table), fitted.modelled_types(types), units)
     batch = replace(batch, groups=table_groups(table))
     test = KShotTest(batch, kinds, shots, seed)
     name = fitted.settings.chosen_adapter.name
-    references = fitted.row_store.take_references(
-        np.arange(len(fitted.rows))
-    )  # as ``add_feature`` reads rows
+    # As ``add_feature`` reads rows.
+    references = fitted.row_store.take(np.arange(len(fitted.rows)), "reference")
 
     @torch.no_grad()
     def adapt(features: FeatureBatch) -> Heads:

@@ -461,10 +461,6 @@ class FeatureStore(Mapping[str, Feature]):
         """Return the slots of the current heads of these features."""
         return [self._find(name).slot for name in names]
 
-    def stored(self, slots: Tensor | slice) -> Heads:
-        """Return the heads in these ``slots``; a slice is not copied."""
-        return self._arena.take(slots)
-
     def __len__(self) -> int:
         return len(self._base) + sum(name not in self._base for name in self._recent)
 
@@ -502,13 +498,13 @@ class FeatureStore(Mapping[str, Feature]):
         slots = np.array([entry.slot for entry in entries], dtype=np.int64)
         return FeatureListing.of([entry.feature for entry in entries], slots)
 
-    def heads_at(self, slots: NDArray[np.int64]) -> Heads:
-        """Return the heads in ``slots``."""
-        return self._arena.take(torch.from_numpy(slots))
+    def heads_at(self, slots: NDArray[np.int64] | Tensor | slice) -> Heads:
+        """Return the heads in these ``slots``; a slice is not copied."""
+        return self._arena.take(torch.from_numpy(slots) if isinstance(slots, np.ndarray) else slots)
 
     def heads_for_grid(self, slots: NDArray[np.int64]) -> tuple[Heads, Tensor]:
         """Return the heads in ``slots`` without copying their covariances, and the positions of these."""
-        stored, positions = self._arena.parts, torch.from_numpy(slots)
+        stored, positions = self._arena.items, torch.from_numpy(slots)
         noise = None if stored.noise is None else stored.noise.index_select(0, positions)
         weight, bias = (part.index_select(0, positions) for part in (stored.weight, stored.bias))
         return Heads(weight, bias, stored.covariance, noise), positions

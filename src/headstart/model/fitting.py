@@ -53,9 +53,9 @@ from headstart.model.state import (
     Clock,
     ModelState,
     Settings,
+    are_finite,
     batches,
     extreme_feature_error,
-    heads_are_finite,
     widen_surprised,
 )
 from headstart.parallel import parallel_map, thread_pool
@@ -501,7 +501,7 @@ def _make_sharded_heads(fitted: ModelState, features: list[Feature]) -> ModelSta
     adapter, batch = fitted.adapter, fitted.batch_of(features)
     shots = global_sum(batch.shots.clone())
     heads = adapter.adapt_sharded(batch, fitted.states, global_sum)
-    for feature, finite in zip(features, heads_are_finite(heads), strict=True):
+    for feature, finite in zip(features, are_finite(heads).tolist(), strict=True):
         if not finite:
             raise extreme_feature_error(feature)
     factors = fitted.calibration.factor(shots, batch.kinds)[:, USUAL_LEVEL]

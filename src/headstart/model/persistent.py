@@ -96,31 +96,31 @@ class PersistentArray:
         return PersistentArray(np.concatenate([self.whole(), more])) if len(more) else self
 
 
-Part = TypeVar("Part", Heads, RowStates)
+Items = TypeVar("Items", Heads, RowStates)
 
 _RESERVING = threading.Lock()  # shared by all arenas, because an arena with a lock could not be copied
 
 
-class Arena(Generic[Part]):
+class Arena(Generic[Items]):
     """Heads or states in tensors with room for more. A slot is written once, before it is read.
 
     Parameters
     ----------
-    parts : Heads or RowStates
+    items : Heads or RowStates
         The items of the first slots.
     room : int
         The number of free slots after them.
     """
 
-    def __init__(self, parts: Part, room: int) -> None:
-        self.parts: Part = parts.detach().append_zeros(room)
-        self.used = len(parts)
+    def __init__(self, items: Items, room: int) -> None:
+        self.items: Items = items.detach().append_zeros(room)
+        self.used = len(items)
 
     @classmethod
-    def wrap(cls, parts: Part, used: int) -> Arena[Part]:
-        """Return an arena that shares the memory of ``parts``, whose first ``used`` slots are in use."""
+    def wrap(cls, items: Items, used: int) -> Arena[Items]:
+        """Return an arena that shares the memory of ``items``, whose first ``used`` slots are in use."""
         arena = cls.__new__(cls)
-        arena.parts, arena.used = parts, used
+        arena.items, arena.used = items, used
         return arena
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,28 +130,28 @@ class Arena(Generic[Part]):
     @cached_property
     def arrays(self) -> list[NDArray[Any]]:
         """Views of all parts as numpy arrays, with one entry per slot."""
-        return [part.numpy() for part in self.parts.parts()]
+        return [part.numpy() for part in self.items.parts()]
 
     def reserve(self, count: int) -> range | None:
         """Reserve ``count`` slots for the caller; return None if there is not enough room."""
         with _RESERVING:
-            if self.used + count > len(self.parts):
+            if self.used + count > len(self.items):
                 return None
             self.used += count
             return range(self.used - count, self.used)
 
-    def write(self, slots: range, parts: Part | Sequence[OneHead] | Sequence[OneState]) -> None:
+    def write(self, slots: range, items: Items | Sequence[OneHead] | Sequence[OneState]) -> None:
         """Write a batch, or a sequence of single items, to reserved slots."""
-        if isinstance(parts, (Heads, RowStates)):
-            for target, source in zip(self.parts.parts(), parts.detach().parts(), strict=True):
+        if isinstance(items, (Heads, RowStates)):
+            for target, source in zip(self.items.parts(), items.detach().parts(), strict=True):
                 target[slots.start : slots.stop] = source
             return
         arrays = self.arrays
-        for slot, item in zip(slots, parts, strict=True):
+        for slot, item in zip(slots, items, strict=True):
             numbers = (part for part in item if part is not None)
             for array, number in zip(arrays, numbers, strict=True):
                 array[slot] = number
 
-    def take(self, slots: Tensor | slice) -> Part:
+    def take(self, slots: Tensor | slice) -> Items:
         """Return the items in these slots, without a copy if ``slots`` is a slice."""
-        return self.parts.take(slots)
+        return self.items.take(slots)

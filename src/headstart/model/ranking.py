@@ -100,7 +100,7 @@ class Candidates:
         types = torch.from_numpy(columns.types)[slots]
         shots = torch.from_numpy(columns.shots)[slots]
         all_types = torch.from_numpy(columns.kinds)
-        heads, modelled = fitted.feature_store.stored(slots), fitted.modelled_kinds(types)
+        heads, modelled = fitted.feature_store.heads_at(slots), fitted.modelled_types(types)
         local = fitted.local_part(columns.features)
         if local is not None:
             whole = isinstance(slots, slice) and slots == slice(0, local.size)
@@ -129,7 +129,7 @@ def scores(
         usual = scores(fitted, mean, candidates, average_row(fitted), dtype)
         return scores(fitted, mean, candidates, states, dtype) - usual
     likelihood, modelled = fitted.knowledge.likelihood, candidates.modelled
-    is_linear, local = likelihood.is_linear(fitted.modelled_kinds(candidates.all_types)), candidates.local
+    is_linear, local = likelihood.is_linear(fitted.modelled_types(candidates.all_types)), candidates.local
     if criterion.by == "mean" and is_linear and local is None:
         scored = grid_logits(candidates.heads, states, dtype)
     else:
@@ -717,7 +717,7 @@ def _most_informative_features(
         state = states.take(slice(line, line + 1))
         noise = _observation_noise(fitted, columns, candidates, state)
         covariance = torch.diag(state.variance[0].double())  # type: ignore[index]
-        weights = HeadWeights(fitted.feature_store.stored(candidates).weight)
+        weights = HeadWeights(fitted.feature_store.heads_at(candidates).weight)
         most = n * columns.most_levels  # of a category, the most informative level counts
         best, gains = greedy_design(weights, noise, covariance, moment, most)
         owners = [owner_of(cast(Feature, columns.features[slot])) for slot in candidates.numpy()[best]]
@@ -728,7 +728,9 @@ def _most_informative_features(
 
 def _second_moment_of_weights(fitted: ModelState, slots: NDArray[np.int64]) -> Tensor:
     """Return M, the mean of w·wᵀ over features; tr(C·M) is the mean variance if activations vary by C."""
-    weights = [fitted.feature_store.stored(part).weight.double() for part in _blocks(torch.from_numpy(slots))]
+    weights = [
+        fitted.feature_store.heads_at(part).weight.double() for part in _blocks(torch.from_numpy(slots))
+    ]
     return sum(weight.T @ weight for weight in weights) / max(1, len(slots))  # type: ignore[return-value]
 
 
@@ -884,7 +886,7 @@ def _highest_rows(
     shots = torch.full((len(heads),), feature.shots)
     slots = np.array(fitted.feature_store.slots(known.name for known in features))
     local = fitted.local_part(features, slots)
-    candidate = Candidates(heads, types, fitted.modelled_kinds(types), shots, types[:1], local)
+    candidate = Candidates(heads, types, fitted.modelled_types(types), shots, types[:1], local)
 
     def score_rows(states: RowStates, dtype: torch.dtype = torch.float64) -> Tensor:
         scored = scores(fitted, criterion, candidate, states, dtype)
@@ -903,7 +905,7 @@ def _highest_rows(
 
     def score(part: slice) -> Tensor:
         at = torch.from_numpy(positions[part])
-        states = row_store.stored(part).at(at) if read_all else row_store.take(positions[part])
+        states = row_store.states_at(part).at(at) if read_all else row_store.take(positions[part])
         scored = score_rows(states, torch.float32)
         return torch.where(torch.from_numpy(excluded[part]), -torch.inf, scored)[None]
 

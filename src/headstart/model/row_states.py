@@ -21,7 +21,8 @@ from headstart.errors import NumericalError
 from headstart.linalg.array_ops import Array, LinAlgError
 from headstart.linalg.packed import last_rows
 from headstart.model.observations import FITTED, ObservationList, ObservationLists
-from headstart.model.state import ModelState, Reads
+from headstart.model.rows import Version
+from headstart.model.state import ModelState, are_finite
 from headstart.table import Cells
 from headstart.table.cells import offsets
 
@@ -76,20 +77,20 @@ def compute_row_states(
     lists: ObservationLists,
     names: Sequence[str],
     metadata: NDArray[np.float32] | None = None,
-    which: Reads = "references",
+    version: Version = "reference",
 ) -> RowStates:
     """Compute the states of rows from their observations and their encoded ``metadata`` (rows, width).
 
-    Each observation is read by the reference of its feature, or by the head of the backbone if ``which`` is
-    "fitted". Observations of removed features, and of features that the backbone cannot read, are left out.
+    Each observation is read by the reference of its feature, or by the head of the backbone if ``version`` is
+    "fit". Observations of removed features, and of features that the backbone cannot read, are left out.
     ``names`` are used in error messages.
     """
     by_any = reads_any_feature(fitted)
     read = fitted.feature_store.slots_by_number(lists.keys) >= 0
-    if not by_any or which == "fitted":
+    if not by_any or version == "fit":
         read &= lists.keys < len(fitted.backbone_features)
     cells, slots, facts = _scaled_cells(fitted, lists, read)
-    if which == "fitted":
+    if version == "fit":
         facts[:, 3] = 1.0
     try:
         if by_any:
@@ -97,8 +98,7 @@ def compute_row_states(
         else:
             states = fitted.backbone.states(cells)
         states = fitted.adapter.refine(states)
-        parts = [part.view(len(names), math.prod(part.shape[1:])) for part in states.parts()]
-        finite = torch.stack([part.isfinite().all(1) for part in parts]).all(0)
+        finite = are_finite(states)
     except LinAlgError:
         finite = torch.zeros(len(names), dtype=torch.bool)
     if not bool(finite.all()):
@@ -121,11 +121,11 @@ def has_single_forms(fitted: ModelState) -> bool:
 
 
 def compute_row_state(
-    fitted: ModelState, row: int, observations: ObservationList, which: Reads = "references"
+    fitted: ModelState, row: int, observations: ObservationList, version: Version = "reference"
 ) -> OneState:
     """Compute the state of one known row as ``compute_row_states`` does, if ``has_single_forms``."""
     try:
-        one, known = _one_row(fitted, observations, which)
+        one, known = _one_row(fitted, observations, version)
         state = fitted.backbone.state_of_one(one, known, row_prior_of(fitted, row))
         state = fitted.adapter.refine_one(state)
         finite = math.isfinite(state.code.sum() + state.activation.sum() + (state.noise or 0.0))
@@ -136,13 +136,13 @@ def compute_row_state(
     return state
 
 
-def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) -> tuple[OneRow, Array]:
+def _one_row(fitted: ModelState, observations: ObservationList, version: Version) -> tuple[OneRow, Array]:
     """Return a row's observations with the heads that read them, and its features in the backbone."""
     numbers, values = observations.keys, observations.values
     weights, times = observations.weights, observations.times
     slots, facts = fitted.feature_store.reference_slots(numbers), fitted.feature_store.facts(numbers)
     read = slots >= 0
-    if which == "fitted":
+    if version == "fit":
         facts[:, 3] = 1.0
         read &= numbers < len(fitted.backbone_features)
     if not read.all():
@@ -167,7 +167,7 @@ def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) ->
         )
         state = fitted.adapter.refine_one(fitted.backbone.state_of_one(by_backbone, known))
         learned = torch.from_numpy(state.activation[latent:]).float().expand(len(at), -1)
-        reduced = _reduce_heads(fitted.feature_store.stored(torch.from_numpy(at)), learned, latent)
+        reduced = _reduce_heads(fitted.feature_store.heads_at(at), learned, latent)
         others, at = [part.numpy() for part in reduced.parts()], np.arange(len(at))
     heads = [
         _gather_two(first, numbers[unchanged], second, at)
@@ -223,7 +223,7 @@ def row_inputs(
     if by_backbone:
         heads = fitted.knowledge.heads.take(cells.index)
     else:
-        heads = fitted.feature_store.stored(torch.from_numpy(slots))
+        heads = fitted.feature_store.heads_at(slots)
         latent = fitted.backbone.activation_size
         if fitted.row_store.width > latent:
             heads = _reduce_heads(heads, _learned_activations(fitted, cells)[cells.lines], latent)
@@ -258,7 +258,7 @@ def _scaled_cells(
 
 
 def _kinds(fitted: ModelState, facts: NDArray[np.float64]) -> Tensor:
-    return fitted.modelled_kinds(torch.from_numpy(facts[:, 0].astype(np.int64)))
+    return fitted.modelled_types(torch.from_numpy(facts[:, 0].astype(np.int64)))
 
 
 def _learned_activations(fitted: ModelState, cells: Cells) -> Tensor:
@@ -296,7 +296,7 @@ def _states_by_heads(
     if fitted.row_store.width == latent:
         unique, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
         heads = _use_backbone_heads(
-            fitted, unique, fitted.feature_store.stored(torch.from_numpy(slots[first])), as_fitted[first]
+            fitted, unique, fitted.feature_store.heads_at(slots[first]), as_fitted[first]
         )
         by_head = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
         kinds = kinds[torch.from_numpy(first)]
@@ -318,7 +318,7 @@ def _states_by_heads(
         block = cells.take(torch.arange(start, stop))
         span = slice(int(cells.indptr[start]), int(cells.indptr[stop]))
         heads = _reduce_heads(
-            fitted.feature_store.stored(torch.from_numpy(slots[span])),
+            fitted.feature_store.heads_at(slots[span]),
             learned[start:stop][block.lines],
             latent,
         )

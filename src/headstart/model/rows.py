@@ -22,6 +22,9 @@ from headstart.table.names import Names
 _MIN_ROOM, _ROOM_SHARE = 1024, 8  # free slots of a new arena: at least 1024, and an eighth of the rows
 
 
+Version = Literal["current", "reference", "fit"]  # of the state of a row: see ``RowStore``
+
+
 class HeadInputs(NamedTuple):
     """The parts of row states that heads of single features are computed from, in numpy."""
 
@@ -41,7 +44,7 @@ class RowStore:
     """An immutable collection of rows with their names, states and observations.
 
     A row has up to three states (see ``updates``): the *current* one, from which it is predicted; its
-    *reference*, from which heads of features are computed; and the *fitted* one, from which references of
+    *reference*, from which heads of features are computed; and that of the *fit*, from which references of
     features are computed. Most rows have one state for all three. A method that changes rows returns another
     store that shares unchanged states with this one: all states are in an arena, to which new ones are
     appended.
@@ -75,14 +78,14 @@ class RowStore:
     @property
     def width(self) -> int:
         """The number of activations of a row."""
-        return int(self._arena.parts.activation.shape[1])
+        return int(self._arena.items.activation.shape[1])
 
     @cached_property
     def states(self) -> RowStates:
         """The current states of all rows."""
         slots, rows = self._slots.whole(), torch.arange(len(self))
-        if len(self._arena.parts) == len(self) and np.array_equal(slots, rows.numpy()):
-            return self._arena.parts.at(rows)  # without a copy, as no state has changed
+        if len(self._arena.items) == len(self) and np.array_equal(slots, rows.numpy()):
+            return self._arena.items.at(rows)  # without a copy, as no state has changed
         return self._arena.take(torch.from_numpy(slots)).at(rows)
 
     @property
@@ -90,38 +93,34 @@ class RowStore:
         """Whether no row was added, observed or removed since fit."""
         return self._references is self._slots
 
-    def take(self, rows: NDArray[np.int64]) -> RowStates:
-        """Return the current states of the rows at these positions."""
-        if "states" in self.__dict__:
+    def take(self, rows: NDArray[np.int64], version: Version = "current") -> RowStates:
+        """Return a version of the states of the rows at these positions."""
+        if version == "current" and "states" in self.__dict__:
             return self.states.take(torch.from_numpy(rows))
-        return self._arena.take(torch.from_numpy(self._slots.take(rows))).at(torch.from_numpy(rows))
+        states = self._arena.take(torch.from_numpy(self._slots_of(version).take(rows)))
+        return states.at(torch.from_numpy(rows)) if version == "current" else states
 
-    def take_references(self, rows: NDArray[np.int64]) -> RowStates:
-        """Return the references of the rows at these positions."""
-        return self._arena.take(torch.from_numpy(self._references.take(rows)))
-
-    def take_fitted(self, rows: NDArray[np.int64]) -> RowStates:
-        """Return the states of the fit of the rows at these positions."""
-        return self._arena.take(torch.from_numpy(self._fitted.take(rows)))
+    def _slots_of(self, version: Version) -> PersistentArray:
+        """Return the slots of a version of all states."""
+        return {"current": self._slots, "reference": self._references, "fit": self._fitted}[version]
 
     def slots(self) -> NDArray[np.int64]:
         """Return the slots of the current states of all rows."""
         return self._slots.whole()
 
-    def stored(self, slots: slice) -> RowStates:
+    def states_at(self, slots: slice) -> RowStates:
         """Return the states in these slots, including states that belong to no row any more."""
         return self._arena.take(slots)
 
     def head_inputs(
         self,
         rows: NDArray[np.int64],
-        which: Literal["current", "references", "fitted"],
+        version: Version,
         *,
         code: bool = False,
     ) -> HeadInputs:
         """Return the inputs of heads at rows in numpy; None for parts that states lack."""
-        by_version = {"current": self._slots, "references": self._references, "fitted": self._fitted}
-        slots, arrays = by_version[which].take(rows), self._arena.arrays
+        slots, arrays = self._slots_of(version).take(rows), self._arena.arrays
         codes = arrays[0].take(slots, axis=0) if code else None
         return HeadInputs(codes, *(part.take(slots, axis=0) for part in arrays[2:]))
 

@@ -93,14 +93,14 @@ def similar(fitted: ModelState, name: object, n: int) -> Similar:
     slots = feature_store.slots(columns_of(fitted, [name]))
     moment = second_moment(fitted.states)
     row_covariance = moment[:-1, :-1] - torch.outer(moment[:-1, -1], moment[-1, :-1])
-    references = feature_store.stored(torch.tensor(slots)).weight.double()  # of all levels of a category
+    references = feature_store.heads_at(torch.tensor(slots)).weight.double()  # of all levels of a category
     projection = row_covariance @ references.T
     reference_variance = (projection.T * references).sum(1).clamp(min=0)
     excluded = torch.from_numpy(columns.positions < 0)
     excluded[slots] = True
 
     def correlation(slots: slice | torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        weight = feature_store.stored(slots).weight.to(dtype)
+        weight = feature_store.heads_at(slots).weight.to(dtype)
         variance = ((weight @ row_covariance.to(dtype)) * weight).sum(1)
         scale = torch.outer(variance.clamp(min=0), reference_variance.to(dtype)).sqrt()
         covariance = weight @ projection.to(dtype)

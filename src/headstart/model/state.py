@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, SerializeAsAny
-from torch import Tensor, stack
+from torch import Tensor
 
 from headstart.adapters.base import Adapter, AdapterConfig, adapter_config
 from headstart.backbones.base import Backbone
@@ -23,12 +23,12 @@ from headstart.core.neighbours import LocalPart, LocalStrengths, LocalWeights, n
 from headstart.core.predictive import predict_cells
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError, NumericalError, for_user, option_name
-from headstart.linalg.array_ops import LinAlgError
+from headstart.linalg.array_ops import A, LinAlgError, namespace
 from headstart.linalg.row_sharded import global_count, global_max, global_sum
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.observations import ObservationLists
 from headstart.model.persistent import Arena, copy_with
-from headstart.model.rows import RowMetadata, RowStore
+from headstart.model.rows import RowMetadata, RowStore, Version
 from headstart.model.staleness import NO_ERRORS, ErrorSums
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
@@ -142,10 +142,10 @@ def extreme_feature_error(feature: Feature) -> NumericalError:
     )
 
 
-def heads_are_finite(heads: Heads) -> list[bool]:
-    """Return whether all numbers of each head are finite."""
-    parts = [part.view(len(heads), -1).isfinite().all(1) for part in heads.parts()]
-    return stack(parts).all(0).tolist()
+def are_finite(items: Heads | RowStates) -> Tensor:
+    """Return whether all numbers of each head or state are finite: (n,)."""
+    parts = [part.view(len(items), math.prod(part.shape[1:])) for part in items.parts()]
+    return torch.stack([part.isfinite().all(1) for part in parts]).all(0)
 
 
 _MIN_ROBUST = 4  # values from which an outlier can be recognised
@@ -267,9 +267,6 @@ def given_exposure(feature: Feature) -> float:
     """Return the exposure of a click feature that the user gave, otherwise NaN."""
     margin = feature.kind.margin
     return margin.exposure if isinstance(margin, Click) else math.nan
-
-
-Reads = Literal["references", "fitted"]  # the states of rows, or heads of features, to compute from
 
 
 _FEW_FEATURES = 64  # whose local part is put together each time
@@ -394,15 +391,15 @@ class ModelState:
         return self.with_heads(features, self.heads_for(features))
 
     @torch.no_grad()
-    def heads_for(self, features: list[Feature], which: Reads = "references") -> Heads:
+    def heads_for(self, features: list[Feature], version: Version = "reference") -> Heads:
         """Compute the heads of features with the adapter, from references or states of the fit of rows."""
-        batch, states = self._adapter_inputs(features, which)
+        batch, states = self._adapter_inputs(features, version)
         try:
             heads = self.adapter.adapt(batch, states)
         except LinAlgError:
             sizes = [float(np.abs(feature.values).max(initial=0)) for feature in features]
             raise extreme_feature_error(features[int(np.argmax(sizes))]) from None
-        for feature, finite in zip(features, heads_are_finite(heads), strict=True):
+        for feature, finite in zip(features, are_finite(heads).tolist(), strict=True):
             if not finite:
                 raise extreme_feature_error(feature)
         return self.widen_heads(heads, batch, states)
@@ -452,7 +449,7 @@ class ModelState:
         batch = self.batch_of([feature])
         rows, index = np.unique(batch.cells.index.numpy(), return_inverse=True)
         cells = replace(batch.cells, index=torch.from_numpy(index), width=len(rows))
-        states = self.row_store.take_references(rows).to(torch.float64)
+        states = self.row_store.take(rows, "reference").to(torch.float64)
         heads = self.feature_store.heads_at(np.array([slot])).to(torch.float64)
         predictive = predict_cells(heads, states, cells, batch.kinds, self.knowledge.likelihood)
         residuals = predictive.residuals(cells.values.double())
@@ -477,7 +474,7 @@ class ModelState:
         feature_store = self.feature_store.rename(feature.name, name, names)
         return copy_with(self, feature_store=feature_store, backbone_features=names)
 
-    def _adapter_inputs(self, features: list[Feature], which: Reads) -> tuple[FeatureBatch, RowStates]:
+    def _adapter_inputs(self, features: list[Feature], version: Version) -> tuple[FeatureBatch, RowStates]:
         """Return the features as a batch, and the states of rows that its contexts index.
 
         An adapter that ``reads_context_rows_only`` gets the states of these rows, unless all states are in
@@ -486,37 +483,27 @@ class ModelState:
         batch, all_rows = self.batch_of(features), not self.adapter.reads_context_rows_only
         if self.row_store.unchanged and (len(features) > 1 or all_rows):
             return batch, self.row_store.states
-        take = self.row_store.take_fitted if which == "fitted" else self.row_store.take_references
         if all_rows:
-            return batch, take(np.arange(len(self.rows)))
+            return batch, self.row_store.take(np.arange(len(self.rows)), version)
         rows, index = np.unique(batch.cells.index.numpy(), return_inverse=True)
         cells = replace(batch.cells, index=torch.from_numpy(index), width=len(rows))
-        return batch.observing(cells), take(rows)
+        return batch.observing(cells), self.row_store.take(rows, version)
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
         """Return the types of kinds as which the model treats features: (features,)."""
-        return self.modelled_kinds(
-            torch.tensor([feature.kind.type for feature in features], dtype=torch.int64)
-        )
+        types = torch.tensor([feature.kind.type for feature in features], dtype=torch.int64)
+        return self.modelled_types(types)
 
     def kind_of(self, feature: Feature) -> int:
         """Return the type of kind as which the model treats one feature."""
         kind = int(feature.kind.type)
         return int(KindType.RATING) if kind == KindType.BINARY and self.binary_as_numbers else kind
 
-    def modelled_kinds(self, types: Tensor) -> Tensor:
+    def modelled_types(self, types: A) -> A:
         """Return the types of kinds as which the model treats features of ``types``, of the same shape."""
         if not self.binary_as_numbers:
             return types
-        return torch.where(types == KindType.BINARY, int(KindType.RATING), types)
-
-    def modelled_types(self, types: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ``modelled_kinds`` of an array."""
-        return (
-            np.where(types == KindType.BINARY, int(KindType.RATING), types)
-            if self.binary_as_numbers
-            else types
-        )
+        return namespace(types).where(types == KindType.BINARY, int(KindType.RATING), types)  # type: ignore[no-any-return]
 
     @property
     def binary_as_numbers(self) -> bool:

@@ -62,11 +62,11 @@ from headstart.model.row_states import (
     observations_of_row,
     reads_any_feature,
 )
+from headstart.model.rows import Version
 from headstart.model.staleness import excess_of
 from headstart.model.state import (
     SURPRISING,
     ModelState,
-    Reads,
     batches,
     extreme_feature_error,
     find_units,
@@ -183,11 +183,11 @@ def _renew_row_references(fitted: ModelState, changes: Changes, new_rows: Sequen
         fitted = fitted.with_row_store(fitted.row_store.reset(rows, current=False))
     old = {row: part for row, part in parts.items() if part is not None and row < first}
     if old:
-        states = _states(fitted, old, [fitted.rows[row] for row in old], "fitted")
+        states = _states(fitted, old, [fitted.rows[row] for row in old], "fit")
         fitted = fitted.with_row_store(fitted.row_store.put_references(_positions(old), states))
     if new_rows:
         new = {row: part for row, part in parts.items() if part is not None and row >= first}
-        states = _states(fitted, new, new_rows, "fitted")
+        states = _states(fitted, new, new_rows, "fit")
         row_store = fitted.row_store.add(new_rows, states, [changes.rows[row] for row in new])
         fitted = fitted.with_row_store(row_store)
     return fitted
@@ -205,12 +205,12 @@ def _compute_heads(
     fitted: ModelState, features: Mapping[str, Feature], numbers: Mapping[str, int]
 ) -> ModelState:
     """Compute the current heads of features; without observations since fit, they are those of the fit."""
-    groups: dict[Reads, list[Feature]] = {"references": [], "fitted": []}
+    groups: dict[Version, list[Feature]] = {"reference": [], "fit": []}
     adapted = [feature for feature in features.values() if not feature.fixed]
     for feature in find_units(adapted, fitted.middle):
-        groups["references" if feature.observed_since else "fitted"].append(feature)
-    for which, group in groups.items():
-        for part, heads in _heads(fitted, group, which):
+        groups["reference" if feature.observed_since else "fit"].append(feature)
+    for version, group in groups.items():
+        for part, heads in _heads(fitted, group, version):
             fitted = copy_with(fitted, feature_store=fitted.feature_store.put(part, heads, numbers))
     return fitted
 
@@ -235,7 +235,7 @@ def _renew_feature_references(fitted: ModelState, changes: Changes) -> ModelStat
     feature_store = fitted.feature_store
     if as_fitted:
         feature_store = feature_store.reset_references(as_fitted)
-    for batch, heads in _heads(fitted, find_units(others, fitted.middle), "fitted"):
+    for batch, heads in _heads(fitted, find_units(others, fitted.middle), "fit"):
         feature_store = feature_store.put_references(batch, heads)
     return copy_with(fitted, feature_store=feature_store)
 
@@ -253,7 +253,7 @@ def _compute_states(fitted: ModelState, rows: Mapping[int, ObservationList]) -> 
     if not changed:
         return fitted
     changed = dict(sorted(changed.items()))
-    states = _states(fitted, changed, [fitted.rows[row] for row in changed], "references")
+    states = _states(fitted, changed, [fitted.rows[row] for row in changed], "reference")
     return fitted.with_row_store(fitted.row_store.put(_positions(changed), states, list(changed.values())))
 
 
@@ -262,13 +262,13 @@ def _positions(rows: Iterable[int]) -> NDArray[np.int64]:
 
 
 def _states(
-    fitted: ModelState, rows: Mapping[int, ObservationList], names: Sequence[str], which: Reads
+    fitted: ModelState, rows: Mapping[int, ObservationList], names: Sequence[str], version: Version
 ) -> RowStates | list[OneState]:
     """Compute the states of rows from their observations: one by one, in a batch, or partly so."""
     singles: dict[int, OneState] = {}
     if has_single_forms(fitted):
         for row in _choose_singles({row: len(observations.keys) for row, observations in rows.items()}):
-            singles[row] = compute_row_state(fitted, row, rows[row], which)
+            singles[row] = compute_row_state(fitted, row, rows[row], version)
     if len(singles) == len(rows):
         return [singles[row] for row in rows]
     batch = [row for row in rows if row not in singles]
@@ -276,7 +276,7 @@ def _states(
     metadata = None if row_metadata is None else row_metadata.encoded[_positions(batch)]
     of_batch = [name for row, name in zip(rows, names, strict=True) if row not in singles]
     lists = ObservationLists.of([rows[row] for row in batch])
-    states = compute_row_states(fitted, lists, of_batch, metadata, which)
+    states = compute_row_states(fitted, lists, of_batch, metadata, version)
     if not singles:
         return states
     singles |= zip(batch, states.split(), strict=True)
@@ -290,14 +290,14 @@ def _choose_singles(observations: Mapping[Any, int]) -> list[Any]:
 
 
 def _heads(
-    fitted: ModelState, features: list[Feature], which: Reads
+    fitted: ModelState, features: list[Feature], version: Version
 ) -> Iterable[tuple[list[Feature], Heads | list[OneHead]]]:
     """Yield batches of features with their heads, which are computed one by one if there are few."""
     if features and has_single_forms(fitted):
         chosen = {*_choose_singles({position: feature.shots for position, feature in enumerate(features)})}
         computed, others = [], []
         for position, feature in enumerate(features):
-            head = compute_head(fitted, feature, which) if position in chosen else None
+            head = compute_head(fitted, feature, version) if position in chosen else None
             if head is None:
                 others.append(feature)
             else:
@@ -307,11 +307,13 @@ def _heads(
         features = others
     if features:
         for batch in batches(features):
-            yield batch, fitted.heads_for(batch, which)
+            yield batch, fitted.heads_for(batch, version)
 
 
-def compute_head(fitted: ModelState, feature: Feature, which: Reads = "references") -> OneHead | None:
-    """Compute the head of one feature if ``has_single_forms``; return None if it needs the batched form.
+def compute_head(fitted: ModelState, feature: Feature, version: Version = "reference") -> OneHead | None:
+    """Compute one head in numpy, or return None where only the batched form is right.
+
+    The adapter and the backbone must have single forms (``has_single_forms``).
 
     The batched form is needed if the center and scale of the feature are estimated, or if an observation is
     so surprising that the head may have to be widened.
@@ -320,7 +322,7 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
         return None
     kind = fitted.kind_of(feature)
     adapter = fitted.adapter
-    inputs = fitted.row_store.head_inputs(feature.rows, which, code=adapter.reads_code)
+    inputs = fitted.row_store.head_inputs(feature.rows, version, code=adapter.reads_code)
     known = fitted.feature_store.number(feature.name) if feature.in_backbone else -1  # the position in it
     scaled = (
         ((feature.values - feature.kind.offset) / feature.kind.span).astype(np.float32).astype(np.float64)

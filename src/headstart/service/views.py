@@ -137,16 +137,16 @@ class FeatureIndex:
         """
         fitted, result = self.fitted, np.full(len(positions), np.nan)
         slots = self._slots[positions]
-        if not len(positions) or fitted.feature_store.stored(slice(0, 1)).covariance is None:
+        if not len(positions) or fitted.feature_store.heads_at(slice(0, 1)).covariance is None:
             return result
         moment = second_moment(fitted.states)
         for start in range(0, len(slots), _HEADS_AT_ONCE):
             part = slice(start, start + _HEADS_AT_ONCE)
-            packed = fitted.feature_store.stored(torch.from_numpy(slots[part])).packed_covariance
+            packed = fitted.feature_store.heads_at(slots[part]).packed_covariance
             # The mean of [d; 1]ᵀ·C·[d; 1] over rows is the trace of C with the rows' second moment.
             result[part] = weighted_traces(packed, moment.double()).clamp(min=0).sqrt().numpy()
         columns = fitted.feature_store.columns
-        types = fitted.modelled_kinds(torch.from_numpy(columns.types[slots])).numpy()
+        types = fitted.modelled_types(columns.types[slots])
         return result * np.where(types == KindType.BINARY, 1.0, columns.spans[slots])
 
     def titles(self, positions: NDArray[np.int64]) -> tuple[str, ...] | None:

@@ -352,8 +352,8 @@ def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
         tensors["row_observations/weights"] = torch.from_numpy(cells.weights[present][order])
     positions = np.array(rows, dtype=np.int64)
     for prefix, states in (
-        ("row_references", fitted.row_store.take_references(positions)),
-        ("row_fitted_states", fitted.row_store.take_fitted(positions)),
+        ("row_references", fitted.row_store.take(positions, "reference")),
+        ("row_fitted_states", fitted.row_store.take(positions, "fit")),
     ):
         parts = vars(states).items()
         tensors |= {f"{prefix}/{name}": value for name, value in parts if value is not None}
@@ -371,7 +371,7 @@ def feature_reference_tensors(fitted: ModelState) -> dict[str, Tensor]:
     }
     if not stored:
         return {}
-    heads = fitted.feature_store.stored(torch.tensor([slot for slot, _ in stored.values()]))
+    heads = fitted.feature_store.heads_at(torch.tensor([slot for slot, _ in stored.values()]))
     tensors = {f"feature_references/{name}": part for name, part in vars(heads).items() if part is not None}
     kinds = [(kind.first, kind.second) for _, kind in stored.values()]
     return tensors | {
