@@ -41,6 +41,8 @@ STUDIES = {
     "elearning": "Eedi, tasks 3/4 (subset)",
 }
 DEFAULT, CHN = "headstart", "chn"
+TEXTS, SUBJECTS = "headstart, texts and subjects", "headstart, subjects"
+SMALLER = "maml-smaller-steps"  # the preset of benchmarks/maml-smaller-steps.toml
 PEERS = (
     "headstart",
     "headstart (earlier)",
@@ -323,6 +325,7 @@ class Page:
     def __init__(self, results: Path = RESULTS) -> None:
         self.folder = results
         self.studies = {path.name: load(path) for path in sorted((results / "paper").iterdir())}
+        self.smaller = {path.name: load(path) for path in sorted(results.glob(f"{SMALLER}/*"))}
 
     def tables(self) -> dict[str, Callable[[], str]]:
         """Return a function for each table that the files have numbers for."""
@@ -339,6 +342,8 @@ class Page:
             )
             if set(MAML_EPOCHS) <= set(results.methods):
                 tables[f"maml-epochs {study}"] = partial(score_table, results, metric, MAML_EPOCHS)
+            if study in self.smaller:
+                tables |= self._smaller_tables(study, metric)
             if set(NEIGHBOURS) <= set(results.methods):
                 tables[f"knn-neighbours {study}"] = partial(score_table, results, metric, NEIGHBOURS)
             if study in STUDIES:
@@ -351,6 +356,9 @@ class Page:
                 tables[f"peers {study} {scored} {part}"] = partial(
                     peer_table, self.folder, study, scored, part
                 )
+        if (self.folder / "peers" / "elearning-text").is_dir():
+            tables |= self._text_tables()
+        tables["suggesting"] = self._suggesting_table
         return tables
 
     def shown(self, study: str) -> list[str]:
@@ -379,6 +387,54 @@ class Page:
                 ]
             ),
         }
+
+    def _smaller_tables(self, study: str, metric: str) -> dict[str, Callable[[], str]]:
+        """Return the scores of MAML with smaller steps, and the lead of the paper's CHN over it."""
+        runs = select(self.studies[study], (CHN,)).runs + self.smaller[study].runs
+        both = Results(data={}, settings={}, runs=runs)
+        return {
+            f"{SMALLER} {study}": partial(score_table, self.smaller[study], metric, MAML_EPOCHS),
+            f"{SMALLER} {study} lead": partial(lead_table, both, metric, CHN, MAML_EPOCHS),
+        }
+
+    def _text_tables(self) -> dict[str, Callable[[], str]]:
+        """Return the scores of the default on Eedi with and without the texts of questions."""
+        tables: dict[str, Callable[[], str]] = {}
+        for part in (32, 128):
+            runs = [
+                run.model_copy(update={"method": name})
+                for name, study in ((TEXTS, "elearning-text"), (SUBJECTS, "elearning"))
+                for run in select(load(self.folder / "peers" / study, part), (DEFAULT,)).runs
+            ]
+            both = Results(data={}, settings={}, runs=runs)
+            for metric in ("auroc", "auroc_per_feature"):
+                tables[f"texts {metric} {part}"] = partial(score_table, both, metric, (TEXTS, SUBJECTS))
+                tables[f"texts {metric} {part} lead"] = partial(lead_table, both, metric, TEXTS, (SUBJECTS,))
+        return tables
+
+    def _suggestions(self) -> dict[str, dict[str, Curve]]:
+        """Return the means of an earlier run of ``suggesting.py`` by set and method."""
+        curves: dict[str, dict[str, Curve]] = {}
+        for line in read_lines(self.folder / "suggesting.csv"):
+            curve = curves.setdefault(line["set"], {}).setdefault(line["method"], Curve([], [], []))
+            curve.shots.append(int(line["shots"]))
+            curve.mean.append(float(line["value"]))
+            curve.sigma.append(None)
+        return curves
+
+    def _suggesting_table(self) -> str:
+        cells: dict[str, list[str]] = {}
+        suggestions = self._suggestions()
+        for study, curves in suggestions.items():
+            metric = main_metric(self.studies[study])
+            means = np.array([curve.mean for curve in curves.values()])  # (methods, shots)
+            best = [METRICS[metric].best(column) if np.ptp(column) else None for column in means.T]
+            for i, method in enumerate(curves):
+                texts = [f"{value:.4f}" for value in means[i]]
+                cells[f"{STUDIES[study]}, {metric.upper()}, {method}"] = [
+                    f"**{text}**" if i == winner else text for text, winner in zip(texts, best, strict=True)
+                ]
+        return TextTable("", suggestions["movielens"]["suggested"].shots, cells, {}).to_markdown()
 
     def default(self, study: str) -> Results:
         """Return the results of the package's default on the targets of a study."""
@@ -410,7 +466,8 @@ class Page:
             name = study if study == "chronological" else f"kshot-{study}"
             pictures[name] = plot_panels([self._panel(study, self.shown(study))])
         for name, methods in (("maml-epochs", MAML_EPOCHS), ("knn-neighbours", NEIGHBOURS)):
-            panels = [self._panel(study, methods) for study in STUDIES]
+            # Bands of one colour would cover each other: the tables have the spread.
+            panels = [_without_bands(self._panel(study, methods)) for study in STUDIES]
             pictures[name] = plot_panels([panel for panel in panels if panel.curves], columns=1)
         pictures["finetuning"] = plot_panels(self._epoch_panels(), columns=1)
         for study, title in STUDIES.items():
@@ -421,6 +478,13 @@ class Page:
             pictures[f"peers-{study}"] = plot_panels(
                 [Panel(curves, METRICS[metric], f"{title}, targets after 128")]
             )
+        pictures["suggesting"] = plot_panels(
+            [
+                Panel(curves, METRICS[main_metric(self.studies[study])], STUDIES[study])
+                for study, curves in self._suggestions().items()
+            ],
+            columns=1,
+        )
         return {f"{name}.png": picture for name, picture in pictures.items()}
 
     def _panel(self, study: str, methods: Sequence[str]) -> Panel:
@@ -446,6 +510,11 @@ class Page:
             title = f"{STUDIES['elearning']}: from {head}"
             panels.append(Panel(curves, METRICS[metric], title, "epochs of fine-tuning"))
         return panels
+
+
+def _without_bands(panel: Panel) -> Panel:
+    curves = {name: curve._replace(sigma=[None] * len(curve.shots)) for name, curve in panel.curves.items()}
+    return replace(panel, curves=curves)
 
 
 def _mean_curve(means: dict[tuple[str, int], float], method: str) -> Curve:

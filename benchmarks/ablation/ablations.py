@@ -8,15 +8,20 @@ Each study changes one thing of the paper's settings; the k-shot test is the sam
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ablation.protocol import METRICS, ResultFile, Split, load, measure, preset_of, run_command_line
-from headstart.adapters.chn import CHNConfig
+from headstart.adapters.chn import CHNConfig, ContextualHypernetwork
 from headstart.backbones.base import backbone_config
 from headstart.table import Table
 
@@ -52,6 +57,26 @@ def settings_of_chn(base: CHNConfig) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
+@contextmanager
+def he_initialisation() -> Iterator[None]:
+    """Initialise hypernetworks by He et al. during the block, in place of the defaults of PyTorch."""
+    prepare = ContextualHypernetwork.prepare
+
+    @torch.no_grad()
+    def initialise(adapter: ContextualHypernetwork) -> None:
+        for network in (adapter.f, adapter.g, adapter.h, adapter.net):
+            for layer in network or ():
+                if isinstance(layer, nn.Linear):
+                    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+        prepare(adapter)
+
+    try:
+        ContextualHypernetwork.prepare = initialise  # type: ignore[method-assign]
+        yield
+    finally:
+        ContextualHypernetwork.prepare = prepare  # type: ignore[method-assign]
+
+
 def without_metadata(table: Table) -> Table:
     """Return the table without metadata of features."""
     return replace(table, metadata=None, schema=None)
@@ -79,6 +104,12 @@ def run(dataset: str, seed: int, folder: Path) -> None:
         computed = {name: partial(scored, split, preset.chn.revised(**c)) for name, c in variants.items()}
         measure(results(study), seed, computed)
 
+    with he_initialisation():
+        measure(
+            results("aggregation with He initialisation"),
+            seed,
+            {name: partial(scored, split, preset.chn.revised(aggregation=name)) for name in AGGREGATIONS},
+        )
     measure(
         results("aggregation without weight decay"),
         seed,
