@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import results_page
+from headstart.datasets import load_dataset
 from results_page import PAGE, RESULTS, STUDIES, Page, collect, fill, lead_table, load, score_table, values_of
 
 
@@ -62,6 +64,14 @@ def test_the_default_and_the_paper_are_scored_on_the_same_targets(page, study):
     common = paper.keys() & default
     assert common
     assert all(paper[key] == default[key] for key in common)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_data_sets_are_those_of_the_files(study):
+    if not os.environ.get("HEADSTART_DATA"):
+        pytest.skip("HEADSTART_DATA is not set")
+    facts = json.loads((RESULTS / "paper" / study / "study.json").read_text())
+    assert load_dataset(study).fingerprint() == facts["table"]["fingerprint"]
 
 
 def outcome(split: int, **values: float) -> str:

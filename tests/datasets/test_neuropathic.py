@@ -29,6 +29,14 @@ def test_rare_labels_are_left_out_and_the_others_are_binary(file):
     assert table.metadata is None
 
 
+def test_labels_and_patients_are_sorted_by_name(file):
+    """Random splits of stored results depend on the order."""
+    table = neuropathic(file(TEXT + "0,1,0\n" * 8), at_least=1)
+    assert list(table.features) == ["ache", "pain", "rare"]
+    assert list(table.rows)[:3] == ["patient 0", "patient 1", "patient 10"]
+    assert table.observations_of("rare")["patient 10"] == 1
+
+
 def test_a_folder_can_be_given(file):
     path = file()
     assert neuropathic(path.parent, at_least=1) == neuropathic(path, at_least=1)

@@ -404,8 +404,13 @@ def neuropathic(source: str | Path, at_least: int = 50) -> Table:
             f"{path}: none of the {present.shape[1]} labels is present in {at_least} of {len(present)}"
             " patients; lower at_least"
         )
-    columns = {"patient": pa.array([f"patient {i}" for i in range(len(present))])}
-    columns |= {labels.column_names[j]: pa.array(present[:, j]) for j in common}
+    # Sorted by name, as in the other data sets: random splits depend on the order.
+    patients = sorted(range(len(present)), key=lambda i: f"patient {i}")
+    columns = {"patient": pa.array([f"patient {i}" for i in patients])}
+    columns |= {
+        labels.column_names[j]: pa.array(present[patients, j])
+        for j in sorted(common, key=lambda j: labels.column_names[j])
+    }
     return Table.read(pa.table(columns), row="patient", form="wide", kinds="binary")
 
 
