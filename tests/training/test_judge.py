@@ -377,3 +377,11 @@ def test_a_strength_is_never_negative() -> None:
     assert fits is not None
     assert fits[0].chosen[0] == 0.0
     assert fits[0].similar[0] > 0.5
+
+
+def test_a_term_of_the_local_part_that_does_not_help_is_left_out() -> None:
+    by_seed = [
+        fit_local_strengths(CandidateOutcomes({0: outcome_with_local((0.8, 0.0), s)}), 1.0) for s in range(12)
+    ]
+    assert all(fits is not None and fits[0].similar[0] > 0.5 for fits in by_seed)
+    assert sum(fits is not None and fits[0].chosen[0] > 0 for fits in by_seed) <= 3

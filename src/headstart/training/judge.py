@@ -222,34 +222,53 @@ def fit_local_strengths(
 ) -> tuple[LocalStrengths, CandidateOutcomes] | None:
     """Estimate the strengths of the local part from a candidate's outcomes on held-out features.
 
-    Return them with the outcomes of the candidate with its local part; None if the local part does not lower
-    the error by more than ``standard_errors`` of the difference (``beats``). This error is that of features
-    which did not contribute to the estimates. At a number of shots at which it is not lower, the strengths
-    are 0. They are those of fewer shots where less than ``_MIN_LOCAL_FEATURES`` have enough observations.
+    Return them with the outcomes of the candidate with its local part. Each of the two terms of the local
+    part is left out if, alone, it does not lower the error by more than ``standard_errors`` of the difference
+    (``beats``); None if both are left out. This error is that of features which did not contribute to the
+    estimates. At a number of shots at which it is not lower, the strengths are 0. They are those of fewer
+    shots where less than ``_MIN_LOCAL_FEATURES`` have enough observations.
     """
-    local = {
-        shots: outcome
-        for shots, outcome in candidate.outcomes.items()
-        if outcome.local is not None and outcome.features >= _MIN_LOCAL_FEATURES
-    }
-    if not local:
-        return None
-    cross_fitted = CandidateOutcomes(
-        {shots: _shift(outcome, _cross_fitted_strengths(outcome)) for shots, outcome in local.items()}
+    judged = CandidateOutcomes(
+        {
+            shots: outcome
+            for shots, outcome in candidate.outcomes.items()
+            if outcome.local is not None and outcome.features >= _MIN_LOCAL_FEATURES
+        }
     )
-    outcomes, candidate = candidate.outcomes, CandidateOutcomes(local)
-    if not beats(cross_fitted, candidate, standard_errors):
+    if not judged.outcomes:
         return None
-    errors, other_errors = cross_fitted.errors(), candidate.errors()
+    parts = torch.eye(2)
+    helpful = [beats(_cross_fit(judged, part), judged, standard_errors) for part in parts]
+    if not any(helpful):
+        return None
+    chosen_parts = parts[torch.tensor(helpful)].sum(0)
+    cross_fitted = _cross_fit(judged, chosen_parts)
+    local = {shots: _restrict(outcome, chosen_parts) for shots, outcome in judged.outcomes.items()}
+    errors, other_errors = cross_fitted.errors(), judged.errors()
     helps = {shots: errors[shots].mean < other_errors[shots].mean for shots in local}
     strengths = {shots: helps[shots] * _best_strengths(outcome) for shots, outcome in local.items()}
     at = {
         shots: strengths[max([mark for mark in local if mark <= shots], default=min(local))]
         for shots in VALIDATION_SHOTS
     }
-    shifted = {shots: _shift(outcome, at[shots]) for shots, outcome in outcomes.items()}
+    shifted = {shots: _shift(outcome, at[shots]) for shots, outcome in candidate.outcomes.items()}
     similar, chosen = torch.stack(list(at.values())).T.tolist()
     return LocalStrengths(similar=similar, chosen=chosen), CandidateOutcomes(shifted)
+
+
+def _cross_fit(candidate: CandidateOutcomes, parts: Tensor) -> CandidateOutcomes:
+    """Return the outcomes with the ``parts`` (2,) of the local part at cross-fitted strengths."""
+    return CandidateOutcomes(
+        {
+            shots: _shift(outcome, _cross_fitted_strengths(_restrict(outcome, parts)))
+            for shots, outcome in candidate.outcomes.items()
+        }
+    )
+
+
+def _restrict(outcome: Outcome, parts: Tensor) -> Outcome:
+    """Return the outcome with only the ``parts`` (2,) of the local part that are 1, and zeros for others."""
+    return outcome if outcome.local is None else replace(outcome, local=outcome.local * parts)
 
 
 def _cross_fitted_strengths(outcome: Outcome) -> Tensor:
