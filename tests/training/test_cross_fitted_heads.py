@@ -32,7 +32,7 @@ def test_sampled_features_alone_get_new_heads(limits: Limits) -> None:
     expected = cross_fitted_heads(knowledge, tasks)
     for one, other in zip(found.new_heads.take(some).parts(), expected.parts(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    assert torch.equal(found.trained_on, some)
+    assert torch.equal(found.cross_fitted, some)
     others = np.setdiff1d(np.arange(FEATURES), some.numpy())
     assert torch.equal(found.new_heads.weight[others], knowledge.heads.weight[others])
     # The usual noise of the others is that of the sampled ones, each counting by its observations.

@@ -149,7 +149,7 @@ def test_networks_are_chosen_there(limits: Limits) -> None:
 def test_features_that_are_sampled_are_trained_on_there(limits: Limits) -> None:
     limits(cross_fit_numbers=2**9)
     model = trained_there(ratings(), backbone=SMALL, adapter="bayes")
-    assert state_of(model).knowledge.trained_on is not None
+    assert state_of(model).knowledge.cross_fitted is not None
 
 
 def test_features_of_their_own_teach_the_adapter_there() -> None:

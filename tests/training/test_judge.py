@@ -21,7 +21,7 @@ from headstart.adapters.base import adapter_config
 from headstart.adapters.chn_bayes import CHNBayes
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive
-from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, RowStates, interpolate
+from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, RowStates, interpolate_shots
 from headstart.datasets import synthetic_diagnoses, synthetic_mixed
 from headstart.progress import Reporter
 from headstart.table import Table
@@ -296,7 +296,7 @@ def test_between_the_measured_shots_shares_are_interpolated() -> None:
     prepared = prepared_for(ratings_table(80, 40))
     adapter = prepared.train(adapter_config("chn-bayes-blend"), "blend", {}).adapter
     assert isinstance(adapter, CHNBayes)
-    left, right, share = interpolate(torch.tensor(VALIDATION_SHOTS), torch.tensor([0, 3, 1000]))
+    left, right, share = interpolate_shots(torch.tensor(VALIDATION_SHOTS), torch.tensor([0, 3, 1000]))
     expected = torch.lerp(adapter.shares[left], adapter.shares[right], share)
     assert torch.equal(adapter.share(torch.tensor([0, 3, 1000])), expected)
     assert float(expected[0]) == float(adapter.shares[0])

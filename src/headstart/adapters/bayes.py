@@ -113,8 +113,8 @@ class ClosedFormAdapter(Adapter):
         if self.scale_prior is not None and self.knowledge.scales is not None:
             usual = self.prior.noise(self.knowledge.kinds)
             noise = None if heads.noise is None else heads.noise / usual
-            if noise is not None and self.knowledge.trained_on is not None:
-                noise = noise[self.knowledge.trained_on]
+            if noise is not None and self.knowledge.cross_fitted is not None:
+                noise = noise[self.knowledge.cross_fitted]
             self.scale_prior.prepare(self.knowledge.scales, noise)
 
     @property

@@ -22,8 +22,8 @@ from headstart.core.types import (
     OneHead,
     OneState,
     RowStates,
-    interpolate,
-    interpolate_one,
+    interpolate_at_shots,
+    interpolate_shots,
     mix_heads,
     pad_heads,
 )
@@ -220,7 +220,7 @@ class CHNBayes(ClosedFormAdapter):
 
     def _one_share(self, context: OneContext) -> Any:
         """Return the weight of the hypernetwork's head of one feature, as ``share`` does."""
-        return np.float64(interpolate_one(VALIDATION_SHOTS, self.shares.numpy(), context.shots))
+        return np.float64(interpolate_at_shots(VALIDATION_SHOTS, self.shares.numpy(), context.shots))
 
     @property
     def _shared(self) -> list[int]:
@@ -276,7 +276,7 @@ class CHNBayes(ClosedFormAdapter):
 
     def share(self, shots: Tensor) -> Tensor:
         """Return the weight of the hypernetwork's heads after ``shots`` (features,): (features,)."""
-        left, right, near = interpolate(torch.tensor(VALIDATION_SHOTS), shots)
+        left, right, near = interpolate_shots(torch.tensor(VALIDATION_SHOTS), shots)
         return torch.lerp(self.shares[left], self.shares[right], near)
 
 

@@ -61,7 +61,7 @@ class EmpiricalPrior:
     loo_means: Tensor  # (features, size): each known head predicted from the other features
     covariance: Tensor  # (size, size): of heads around ``loo_means``
     regression: LooRidge
-    trained_on: Tensor | None = None  # the positions of the features in the regression; None: all
+    cross_fitted: Tensor | None = None  # the positions of the features in the regression; None: all
 
 
 def empirical_prior(
@@ -69,20 +69,20 @@ def empirical_prior(
 ) -> EmpiricalPrior:
     """Regress the heads (w, b) of the backbone's features on their ``description``.
 
-    The weight of a feature is the reliability of its head, times its ``importance`` (features,). If the
-    backbone was trained on some features only, the regression uses these and predicts all.
+    The weight of a feature is the reliability of its head, times its ``importance`` (features,). If heads
+    were cross-fitted for some features only, the regression uses these and predicts all.
     """
-    trained_on = knowledge.trained_on
-    if trained_on is not None and len(heads) > len(trained_on):
+    cross_fitted = knowledge.cross_fitted
+    if cross_fitted is not None and len(heads) > len(cross_fitted):
         part = empirical_prior(
             knowledge,
-            heads.take(trained_on),
-            Description(description.numbers[trained_on], description.groups),
-            None if importance is None else importance[trained_on],
+            heads.take(cross_fitted),
+            Description(description.numbers[cross_fitted], description.groups),
+            None if importance is None else importance[cross_fitted],
         )
         means = description.numbers @ part.matrix + part.constant
-        means[trained_on] = part.loo_means
-        return replace(part, loo_means=means, trained_on=trained_on)
+        means[cross_fitted] = part.loo_means
+        return replace(part, loo_means=means, cross_fitted=cross_fitted)
     stacked = heads.stacked
     size = stacked.shape[1]
     metric = activation_metric(knowledge)
@@ -109,12 +109,12 @@ def p_uninformative(heads: Heads, with_metadata: EmpiricalPrior, without: Empiri
     Expectation maximisation fits a mixture of the two priors to the leave-one-out likelihoods of known heads.
     With few features the estimate is close to 1/4.
     """
-    trained_on: Tensor | slice = slice(None) if without.trained_on is None else without.trained_on
-    stacked = heads.stacked[trained_on].double()
+    cross_fitted: Tensor | slice = slice(None) if without.cross_fitted is None else without.cross_fitted
+    stacked = heads.stacked[cross_fitted].double()
 
     def log_likelihood(prior: EmpiricalPrior) -> Tensor:
         lower = torch.linalg.cholesky(make_positive_definite(prior.covariance.double()))
-        residual = (stacked - prior.loo_means[trained_on].double()).T
+        residual = (stacked - prior.loo_means[cross_fitted].double()).T
         white: Tensor = torch.linalg.solve_triangular(lower, residual, upper=False)
         determinant: Tensor = lower.diagonal().log().sum()
         return -0.5 * (white**2).sum(0) - determinant
@@ -180,9 +180,11 @@ def empirical_noise(knowledge: Knowledge) -> Tensor:
     kinds, new = knowledge.kinds, knowledge.new_heads
     counts = squared = torch.zeros(len(kinds), dtype=torch.float64)
     if new is not None and new.noise is not None:
-        trained_on: Tensor | slice = slice(None) if knowledge.trained_on is None else knowledge.trained_on
-        kinds, counts = kinds[trained_on], knowledge.count_shots()[trained_on].double()
-        squared = counts * (new.noise if len(new) == len(kinds) else new.noise[trained_on]).double()
+        cross_fitted: Tensor | slice = (
+            slice(None) if knowledge.cross_fitted is None else knowledge.cross_fitted
+        )
+        kinds, counts = kinds[cross_fitted], knowledge.count_shots()[cross_fitted].double()
+        squared = counts * (new.noise if len(new) == len(kinds) else new.noise[cross_fitted]).double()
     else:
         for errors, features in _squared_errors(knowledge):
             squared = squared + torch.bincount(features, errors.double(), minlength=len(kinds))
@@ -407,7 +409,7 @@ class HeadPrior(nn.Module):
         is not.
         """
         widths = torch.tensor(knowledge.widths, dtype=torch.int64)
-        regressed = knowledge.kinds if knowledge.trained_on is None else knowledge.trained_on
+        regressed = knowledge.kinds if knowledge.cross_fitted is None else knowledge.cross_fitted
         readable = torch.ones(len(self.base), dtype=torch.bool)
         proved = torch.repeat_interleave(self.gains > widths / len(regressed), widths)
         readable[: 3 * len(proved)] = proved.repeat(3)  # the numbers and their two cubic terms

@@ -37,7 +37,14 @@ from torch import Tensor
 
 from headstart.config import Config
 from headstart.core.predictive import Predictive, predict_cells
-from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, Knowledge, RowStates, interpolate_one
+from headstart.core.types import (
+    VALIDATION_SHOTS,
+    FeatureBatch,
+    Heads,
+    Knowledge,
+    RowStates,
+    interpolate_at_shots,
+)
 from headstart.table.cells import Cells
 
 if TYPE_CHECKING:
@@ -63,7 +70,8 @@ class LocalStrengths(Config):
     def at(self, shots: float) -> tuple[float, float]:
         """Return ρ and s at one number of shots, interpolated linearly in log(1 + shots)."""
         similar, chosen = (
-            interpolate_one(VALIDATION_SHOTS, np.array(part), shots) for part in (self.similar, self.chosen)
+            interpolate_at_shots(VALIDATION_SHOTS, np.array(part), shots)
+            for part in (self.similar, self.chosen)
         )
         return similar, chosen
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.likelihood import Likelihood
-from headstart.linalg.array_ops import A, append_column, interpolate_linearly, namespace
+from headstart.linalg.array_ops import A, append_column, lerp, namespace
 from headstart.linalg.packed import append_one, diagonals, outer_products, pack, packed_size, unpack
 from headstart.linalg.ragged import hidden_outputs_at, outputs_at, sampled_products
 from headstart.linalg.row_sharded import global_sum
@@ -30,12 +30,12 @@ SPLINE_TERMS = 32  # of a number: it resolves a 32nd of its range
 VALIDATION_SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 
 
-def interpolate(marks: Tensor, shots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def interpolate_shots(marks: Tensor, shots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the positions of the ``marks`` around each number of ``shots``, and the weight of the right one.
 
     Interpolation is linear in log(1 + shots), and constant beyond the last mark.
 
-    >>> left, right, share = interpolate(torch.tensor([0, 1, 3]), torch.tensor([0, 3, 50]))
+    >>> left, right, share = interpolate_shots(torch.tensor([0, 1, 3]), torch.tensor([0, 3, 50]))
     >>> torch.lerp(left.float(), right.float(), share)
     tensor([0., 2., 2.])
     """
@@ -101,8 +101,8 @@ class Description:
         return replace(self, numbers=torch.cat([self.numbers, more], 1), groups=[*self.groups, group])
 
 
-def interpolate_one(marks: Sequence[int], numbers: NDArray[Any], shots: float) -> float:
-    """Interpolate ``numbers`` (marks,) at one number of shots, as ``interpolate`` does."""
+def interpolate_at_shots(marks: Sequence[int], numbers: NDArray[Any], shots: float) -> float:
+    """Interpolate ``numbers`` (marks,) at one number of shots, as ``interpolate_shots`` does."""
     return float(np.interp(math.log1p(shots), np.log1p(marks), numbers))
 
 
@@ -480,13 +480,13 @@ def mix_heads(heads: AnyHeads, other: AnyHeads, share: Any) -> AnyHeads:
     """
     other, column = pad_heads(other, heads.weight.shape[-1]), share[..., None]
     difference = append_column(heads.weight - other.weight, heads.bias - other.bias)
-    covariance = interpolate_linearly(other.packed_covariance, heads.packed_covariance, column)
+    covariance = lerp(other.packed_covariance, heads.packed_covariance, column)
     covariance = covariance + column * (1 - column) * outer_products(difference)
     noise = None
     if heads.noise is not None and other.noise is not None:
-        noise = interpolate_linearly(other.noise, heads.noise, share)
-    weight = interpolate_linearly(other.weight, heads.weight, column)
-    bias = interpolate_linearly(other.bias, heads.bias, share)
+        noise = lerp(other.noise, heads.noise, share)
+    weight = lerp(other.weight, heads.weight, column)
+    bias = lerp(other.bias, heads.bias, share)
     return type(heads)(weight, bias, covariance, noise)
 
 
@@ -585,8 +585,9 @@ class Knowledge:
     widths: tuple[int, ...] = ()  # number of encoded columns of each metadata column
     scales: Scales | None = None  # of the backbone's real features, if they differ
     new_heads: Heads | None = None  # heads of the same features as if they were new, for learning priors
-    # (sampled,): the positions of the features with ``new_heads``. None: all.
-    trained_on: Tensor | None = None
+    # (sampled,): positions of the features whose ``new_heads`` are cross-fitted; others have the backbone's
+    # heads. None: all are cross-fitted.
+    cross_fitted: Tensor | None = None
     structures: tuple[Structure | None, ...] = ()  # of each metadata column; None for plain numbers
 
     def __post_init__(self) -> None:

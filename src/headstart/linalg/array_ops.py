@@ -190,7 +190,7 @@ def at_least(numbers: A, least: float) -> A:
     return np.maximum(numbers, least)
 
 
-def interpolate_linearly(start: A, end: A, share: A) -> A:
+def lerp(start: A, end: A, share: A) -> A:
     """Return start + share·(end − start)."""
     if isinstance(start, Tensor):
         return torch.lerp(start, end, share)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.predictive import Predictive
-from headstart.core.types import interpolate
+from headstart.core.types import interpolate_shots
 from headstart.table.kinds import VALUE_TYPES, KindType
 
 _SHRINKAGE_FEATURES = 10  # number of held-out features at which a correction is shrunk by half
@@ -135,7 +135,7 @@ class Calibration:
 
         They are 1 for clicks, whose errors are not known.
         """
-        left, right, share = interpolate(self.marks, shots)
+        left, right, share = interpolate_shots(self.marks, shots)
         rows = kinds.clamp(max=VALUE_TYPES - 1)
         factors = torch.lerp(self.factors[rows, left], self.factors[rows, right], share[:, None])
         return torch.where((kinds < VALUE_TYPES)[:, None], factors, 1.0)
@@ -164,7 +164,7 @@ class Calibration:
 
     def logit_terms(self, shots: Tensor) -> tuple[Tensor, Tensor]:
         """Return slope and shift of the logits of binary features with ``shots``: two of (features,)."""
-        left, right, share = interpolate(self.marks, shots)
+        left, right, share = interpolate_shots(self.marks, shots)
         slope, shift = (torch.lerp(part[left], part[right], share) for part in (self.slopes, self.shifts))
         return slope, shift
 

@@ -87,9 +87,9 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     if not sampled:
         return replace(knowledge, new_heads=heads)
     all_heads = knowledge.heads.detach()
-    mean_noise = empirical_noise(replace(knowledge, new_heads=heads, trained_on=positions))[knowledge.kinds]
+    mean_noise = empirical_noise(replace(knowledge, new_heads=heads, cross_fitted=positions))[knowledge.kinds]
     new = replace(all_heads, covariance=all_heads.packed_covariance, noise=mean_noise)
-    return replace(knowledge, new_heads=new.replace_at(positions, heads), trained_on=positions)
+    return replace(knowledge, new_heads=new.replace_at(positions, heads), cross_fitted=positions)
 
 
 def _update_heads(
