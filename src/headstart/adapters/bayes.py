@@ -428,10 +428,12 @@ class ClosedFormAdapter(Adapter):
         slopes = self.metadata_slopes(squashed=bool(self.knowledge.likelihood.squashes(batch.kinds)))
         effects = torch.sub(*described)[:, None] * slopes
         numbers = batch.metadata.shape[1]
-        of_numbers = effects[: 3 * numbers].view(3, numbers, -1).sum(0)  # linear, and two cubic terms
+        # The first columns are linear, and two cubic terms.
+        of_numbers = effects[: 3 * numbers].view(3, numbers, effects.shape[1]).sum(0)
         columns = self.prior.numeric
         splines = effects[3 * numbers :][: SPLINE_TERMS * len(columns)]
-        return of_numbers.index_add(0, columns, splines.view(len(columns), SPLINE_TERMS, -1).sum(1))
+        splines = splines.view(len(columns), SPLINE_TERMS, effects.shape[1])
+        return of_numbers.index_add(0, columns, splines.sum(1))
 
     @property
     def metadata_gains(self) -> Tensor:

@@ -92,7 +92,7 @@ class Description:
         terms = spline_terms(self.numbers[:, columns]).flatten(1)
         start = cubic.numbers.shape[1]
         groups = torch.arange(start, start + terms.shape[1]).view(-1, SPLINE_TERMS)[bends[columns]]
-        return Description(torch.cat([cubic.numbers, terms], 1), [*cubic.groups, *groups])
+        return replace(cubic, numbers=torch.cat([cubic.numbers, terms], 1), groups=[*cubic.groups, *groups])
 
     def with_group(self, more: Tensor) -> Description:
         """Append the columns ``more`` (features, columns) as a further group."""
