@@ -17,7 +17,7 @@ import torch
 
 from headstart import Headstart, InputError, Table
 from headstart.distributed import process_group
-from headstart.files import Layout, order_tensors, read_tensors, write_tensors
+from headstart.files import TensorLayout, order_tensors, read_tensors, write_tensors
 from headstart.model.fitting import require_shardable
 from headstart.table.sources import Source, open_source
 from tests.distributed.cases import CASES, KINDS, as_tested, make_folder, make_metadata
@@ -211,7 +211,7 @@ def test_a_file_written_in_pieces_is_read_as_one(tmp_path: Path) -> None:
         "d": torch.zeros(0, 4),
         "e": torch.tensor(2.5, dtype=torch.float64),
     }
-    layouts = {name: Layout(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
+    layouts = {name: TensorLayout(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
     pieces = [part for name in order_tensors(layouts) for part in _pieces(tensors[name])]
     digest, size = write_tensors(tmp_path / "file.safetensors", layouts, pieces)
     content = (tmp_path / "file.safetensors").read_bytes()
