@@ -131,6 +131,8 @@ def spline_terms(numbers: A) -> A:
     """
     xp = namespace(numbers)
     orders = xp.arange(1, SPLINE_TERMS + 1)
+    if isinstance(orders, Tensor):
+        orders = orders.to(numbers.device)
     angles = math.pi * numbers.clip(0, 1)[..., None] * orders
     return xp.cos(angles) / orders**2  # type: ignore[no-any-return]
 
