@@ -81,12 +81,11 @@ class CHNBayes(ClosedFormAdapter):
         self.phi = mlp([width, config.hidden, learned]) if learned else None
         self.f = mlp([width + 2, config.hidden, config.encoding])
         self.g = mlp([config.encoding + 1, config.hidden, config.encoding])
+        self.h = mlp([columns, 64, config.metadata_encoding]) if columns else None
         self.readable: Tensor  # (columns,): a mask of the described metadata that ``h`` reads
         self.register_buffer("readable", torch.ones(columns, dtype=torch.bool))
         inputs = config.encoding + (config.metadata_encoding if columns else 0)
         self.net = mlp([inputs, 2 * config.hidden, self.prior.size])
-        # The last network, so that the start of the others does not depend on the number of columns.
-        self.h = mlp([columns, 64, config.metadata_encoding]) if columns else None
         self.dropout = SharedDropout(config.dropout)
         self.reach: Tensor  # (size,): s, the unit of the hypernetwork's outputs: prior standard deviations
         self.register_buffer("reach", torch.ones(self.prior.size))
@@ -109,26 +108,11 @@ class CHNBayes(ClosedFormAdapter):
         last.weight.mul_(0.05)
         if self.h is not None:
             self.readable.copy_(self.prior.readable_columns(self.knowledge)[:-1])
-            self._start_reading(self.h)
+            share = self.readable.double().mean()  # the scale of the first layer is that of fewer inputs
+            cast(nn.Linear, self.h[0]).weight.div_(share.clamp(min=1 / len(self.readable)).sqrt())
         self.reach.copy_(self.prior.root(self.reach.dtype).norm(dim=1))
         if self.anchor is not None:
             self.anchor.prepare()
-
-    def _start_reading(self, network: nn.Sequential) -> None:
-        """Initialise ``h`` as if it had the readable inputs only: other columns do not change its start."""
-        first, *others = (layer for layer in network if isinstance(layer, nn.Linear))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch.initial_seed())
-            start = mlp(
-                [max(1, int(self.readable.sum())), *(layer.out_features for layer in (first, *others))]
-            )
-        first_start, *other_starts = (layer for layer in start if isinstance(layer, nn.Linear))
-        first.weight.zero_()
-        first.weight[:, self.readable] = first_start.weight[:, : int(self.readable.sum())]
-        first.bias.copy_(first_start.bias)
-        for layer, other in zip(others, other_starts, strict=True):
-            layer.weight.copy_(other.weight)
-            layer.bias.copy_(other.bias)
 
     @torch.no_grad()
     def finish(self) -> None:
