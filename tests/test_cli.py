@@ -28,6 +28,7 @@ from headstart.cli.research import DATASET_NAMES, EXPERIMENT_NAMES, _show_story
 from headstart.datasets import DOWNLOADS
 from headstart.errors import ModelFileError
 from headstart.evaluate import Results
+from headstart.evaluate.results import Curve
 from headstart.experiments.demo import FilmPredictions
 from headstart.experiments.presets import ALL, EXPERIMENTS
 from headstart.model import Headstart
@@ -123,7 +124,7 @@ def test_the_whole_way(folder: Path) -> None:
     assert "90% interval" in shown.stdout
     info = run("info", model)
     assert "25, 1 of them added after fit" in info.stdout
-    assert "bayes, judged on " in info.stdout
+    assert re.search(r"chosen\s+bayes(, with neighbours)?, judged on ", info.stdout)
     assert "error by shots" in info.stdout
     assert "genre: category, year: number" in info.stdout
 
@@ -389,7 +390,8 @@ def test_names_are_shown_as_they_are(saved: Path) -> None:
 def test_tables_show_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     printing.show(["[/head]"], [["[/cell]"]], title="[/title]")
     printing.say("[/said]")
-    _show_story(FilmPredictions("[/film]", ["[/user]"], [4.0], {2: [(3.5, 0.5)]}))
+    story = FilmPredictions("[/film]", ["[/user]"], [4.0], {2: [(3.5, 0.5)]}, {2: 0.9}, 3)
+    _show_story(story, Curve([2], [0.8], [0.0]))
     printed = capsys.readouterr().out
     assert set(re.findall(r"\[/\w+\]", printed)) >= {"[/head]", "[/cell]", "[/title]", "[/said]"}
     assert "[/film]: predicted" in printed
