@@ -52,7 +52,7 @@ def test_a_head_is_the_textbooks_posterior(
 ) -> None:
     world = tiny(**GAUSSIAN, shots=shots, vague=vague)
     adapter = built(name, world)
-    adapter.prior.misleading.zero_()  # metadata is not doubted here
+    adapter.prior.p_uninformative.zero_()  # metadata is not doubted here
     states = adapter.refine(world.knowledge.states)
     heads = adapter.adapt(world.batch, states)
     priors = adapter.prior_mean(world.batch, adapter.context_sums(world.batch, states)).double().numpy()
@@ -79,7 +79,7 @@ def test_a_context_may_show_that_metadata_misleads(shots: tuple[int, ...], tiny:
     """Two priors, with metadata and without, weighed by the evidence of the context."""
     world = tiny(**GAUSSIAN, shots=shots, vague=True)
     adapter = built("bayes", world)
-    adapter.prior.misleading.fill_(0.3)
+    adapter.prior.p_uninformative.fill_(0.3)
     assert adapter.prior.uses_metadata
     states = adapter.refine(world.knowledge.states)
     heads = adapter.adapt(world.batch, states)
@@ -153,7 +153,7 @@ def test_heads_are_solved_in_single_while_training_and_in_double_in_use(
 ) -> None:
     world = tiny(**GAUSSIAN)
     adapter = built(name, world)
-    adapter.prior.misleading.zero_()  # metadata is doubted in use only
+    adapter.prior.p_uninformative.zero_()  # metadata is doubted in use only
     for learning in (True, False):  # whether there are gradients does not matter
         with torch.set_grad_enabled(learning):
             assert adapter.eval().dtype == torch.float64

@@ -44,7 +44,7 @@ def test_rows_read_every_zero(trained):
     table, parts = trained
     backbone, states, matrix = parts.backbone, parts.knowledge.states, dense(table)
     heads = backbone.heads.stacked.double().numpy()
-    covariances = unpack(backbone.spread.double(), 5).numpy()
+    covariances = unpack(backbone.covariance.double(), 5).numpy()
     usual = float(backbone.usual_clicks)
     clicks = (matrix > 0).sum(1)
     assert usual == pytest.approx((clicks**2).sum() / clicks.sum())
@@ -94,7 +94,7 @@ def test_heads_read_every_zero(trained, shots, given):
     states, batch = adapter.refine(parts.knowledge.states), contexts(table, shots)
     if given is not None:
         batch = replace(batch, exposure=torch.full((len(batch),), given, dtype=torch.float64))
-    adapter.prior.misleading.fill_(0.0)  # one prior
+    adapter.prior.p_uninformative.fill_(0.0)  # one prior
     heads = adapter.adapt(batch, states)
     noise = float(adapter.prior.noise(batch.kinds)[0])
     root = adapter.prior.root(torch.float64).detach()
@@ -165,7 +165,7 @@ def test_a_single_row_in_numpy_reads_zeros(trained):
     row = OneRow(
         2 ** matrix[5, observed] - 1,
         backbone.heads.stacked[observed].double().numpy(),
-        backbone.spread[observed].numpy(),
+        backbone.covariance[observed].numpy(),
         (1 / backbone.observation_precision[observed]).double().numpy(),
         np.full(len(observed), KindType.CLICK),
     )

@@ -113,14 +113,14 @@ def test_a_known_feature_treated_as_new_gets_what_the_others_predict(mixed: bool
     knowledge = world(mixed=mixed)
     prior = prepared(knowledge, learned)
     description = Description.of(knowledge.metadata, WIDTHS)
-    description = description.with_nonlinear_terms(prior.bends)
+    description = description.with_nonlinear_terms(prior.nonlinear)
     if mixed:
         description = description.with_group(torch.nn.functional.one_hot(knowledge.kinds, 3).float())
     regression = empirical_prior(knowledge, knowledge.heads, description).regression
     known = torch.from_numpy(metadata_weights(knowledge)[0])
     theta = knowledge.heads.stacked.double()
     expected = loo_predictions(regression, description.numbers, theta, known).float()
-    assert prior.bends.tolist() == [True] + [False] * 8
+    assert prior.nonlinear.tolist() == [True] + [False] * 8
     places = torch.tensor([7, 3, 50])
     batch = batch_of(knowledge, torch.arange(FEATURES))
     found = prior.mean(batch)
@@ -150,7 +150,9 @@ def test_much_observed_features_count_more_for_new_ones(described: bool) -> None
     plain = sum(w * head for w, head in zip(weights, theta, strict=True)) / weights.sum()
     torch.testing.assert_close(prior.plain_mean.double(), plain, rtol=1e-4, atol=1e-5)
     description = (
-        Description.of(knowledge.metadata, WIDTHS).with_nonlinear_terms(prior.bends) if described else None
+        Description.of(knowledge.metadata, WIDTHS).with_nonlinear_terms(prior.nonlinear)
+        if described
+        else None
     )
     if description is not None:
         regression = empirical_prior(
@@ -168,7 +170,7 @@ def test_of_known_features_it_is_known_how_much_observed_they_are() -> None:
     heads = replace(knowledge.heads, bias=knowledge.heads.bias + 4 * popularity[:, 0])
     knowledge = replace(knowledge, heads=heads)
     prior = prepared(knowledge)
-    plain = Description.of(knowledge.metadata, WIDTHS).with_nonlinear_terms(prior.bends)
+    plain = Description.of(knowledge.metadata, WIDTHS).with_nonlinear_terms(prior.nonlinear)
     batch = batch_of(knowledge, None)
     known = replace(batch, known=torch.arange(FEATURES))
     theta, weights = heads.stacked.double(), torch.from_numpy(metadata_weights(knowledge)[0])
@@ -188,7 +190,7 @@ def test_of_known_features_it_is_known_how_much_observed_they_are() -> None:
 def test_gains_are_told_by_metadata_column() -> None:
     knowledge = world()
     prior = prepared(knowledge)
-    description = Description.of(knowledge.metadata, WIDTHS).with_nonlinear_terms(prior.bends)
+    description = Description.of(knowledge.metadata, WIDTHS).with_nonlinear_terms(prior.nonlinear)
     regression = empirical_prior(knowledge, knowledge.heads, description).regression
     of_groups = regression.gains * (
         regression.strengths > 0

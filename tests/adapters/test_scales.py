@@ -104,16 +104,20 @@ def test_many_observations_tell_centre_scale_and_noise(centre: float, scale: flo
 def test_a_part_is_what_numerical_integration_finds(shots: int) -> None:
     """Without a predicted pattern all is conjugate, so nothing is approximate."""
     prior = prepared(known())
-    freedoms = torch.linspace(5, 9, len(prior.reach)).double()
+    freedoms = torch.linspace(5, 9, len(prior.centre_variance_ratio)).double()
     prior.freedom.copy_(freedoms)  # enough for E[s²] to exist
     made = contexts([shots], seed=shots)
     sums, means = sums_of(made), torch.zeros(1, SIZE - 1, dtype=torch.float64)
-    found, noises, chosen = [], [], [0, 1, len(prior.reach) // 2, len(prior.reach) - 2]
+    found, noises, chosen = (
+        [],
+        [],
+        [0, 1, len(prior.centre_variance_ratio) // 2, len(prior.centre_variance_ratio) - 2],
+    )
     for part in chosen:
-        numbers = (float(each[part]) for each in (prior.reach, prior.freedom, prior.square))
+        numbers = (float(each[part]) for each in (prior.centre_variance_ratio, prior.freedom, prior.square))
         evidence, expected, mean, covariance = posterior_of_scale(made[0], COVARIANCE.numpy(), *numbers)
         alone = prepared(known())
-        for name in ("reach", "freedom", "square"):
+        for name in ("centre_variance_ratio", "freedom", "square"):
             getattr(alone, name).fill_(getattr(prior, name)[part])
         mine, spread, noise = answers(alone, sums, means)
         np.testing.assert_allclose(float(noise[0]), expected, rtol=1e-3)
@@ -142,7 +146,7 @@ def test_a_predicted_pattern_is_taken_as_large_as_costs_least() -> None:
 def test_known_features_are_matched() -> None:
     scales = known(60)
     prior = prepared(scales)
-    assert len(prior.reach) == 2 * 6 + 1
+    assert len(prior.centre_variance_ratio) == 2 * 6 + 1
     assert float(prior.share.sum()) == pytest.approx(1)
     total = lambda centre: float(((scales.centre - centre).abs() / scales.scale).sum())  # noqa: E731
     assert total(prior.centre) <= min(total(each) for each in scales.centre) + 1e-9
@@ -159,7 +163,7 @@ def test_known_features_are_matched() -> None:
 
 def test_few_known_features_are_one_part() -> None:
     prior = prepared(known(3))
-    assert len(prior.reach) == 3
+    assert len(prior.centre_variance_ratio) == 3
     sums = sums_of(contexts([0, 1, 6]))
     for each in answers(prior, sums, torch.zeros(3, SIZE - 1, dtype=torch.float64)):
         assert bool(each.isfinite().all())

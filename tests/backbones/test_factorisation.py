@@ -169,7 +169,7 @@ class Slow:
     def read(self, model: Factorisation, cells: Cells) -> None:
         self.kinds = model.kinds.numpy()
         self.heads = np.c_[model.weight.detach().numpy(), model.bias.detach().numpy()].copy()
-        self.spread = unpack(model.spread, LATENT + 1).numpy().copy()
+        self.spread = unpack(model.covariance, LATENT + 1).numpy().copy()
         self.precision = model.precision.numpy().copy()
         self.head_exactness = model.relative_precision.numpy().copy()
         self.signs = model.signature(cells).numpy().copy()

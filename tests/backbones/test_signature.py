@@ -59,14 +59,14 @@ def raw(signature: Signature, seen: np.ndarray) -> np.ndarray:
     return np.r_[count, total / np.sqrt(max(1, seen.sum()))]
 
 
-@pytest.mark.parametrize("patience", [1.0, 7.0])
-def test_a_rows_signature_is_a_loop_over_its_features(patience: float) -> None:
+@pytest.mark.parametrize("shrinkage_count", [1.0, 7.0])
+def test_a_rows_signature_is_a_loop_over_its_features(shrinkage_count: float) -> None:
     cells = clustered()
     cells = cells.keep(
         (cells.lines != 4) & ((cells.lines != 9) | (cells.index % 9 == 0))
     )  # one empty, one small
     signature = fitted(cells, 5)
-    signature.patience.fill_(patience)
+    signature.shrinkage_count.fill_(shrinkage_count)
     found = signature(cells)
     assert found.shape == (60, signature.size)
     every = np.array([raw(signature, seen) for seen in pattern(cells) if seen.any()])
@@ -76,7 +76,7 @@ def test_a_rows_signature_is_a_loop_over_its_features(patience: float) -> None:
     logarithms = np.log(1 + counts[counts > 0])
     np.testing.assert_allclose(signature.ends, np.quantile(logarithms, [0.02, 0.98]), rtol=1e-4)
     for row, seen in enumerate(pattern(cells)):
-        believed = seen.sum() / (seen.sum() + patience)
+        believed = seen.sum() / (seen.sum() + shrinkage_count)
         expected = np.r_[1, believed * (raw(signature, seen) - centre) / scale]
         np.testing.assert_allclose(found[row].numpy(), expected, rtol=1e-3, atol=1e-4)
     assert torch.equal(found[4], torch.eye(7)[0])  # of a row nobody knows: exactly the usual row's
@@ -100,7 +100,7 @@ def test_patience_is_the_best_for_rows_of_which_most_is_hidden(telling: float) -
     means = row_map[0] + telling * (signature.differences(cells) @ row_map[1:])
     means = means + torch.randn(90, 2, generator=generator)
     metric = torch.tensor([[2.0, 0.3], [0.3, 1.0]])
-    signature.learn_patience(cells, means, row_map, metric, torch.Generator().manual_seed(5))
+    signature.choose_shrinkage(cells, means, row_map, metric, torch.Generator().manual_seed(5))
     rank = random_ranks(cells, torch.Generator().manual_seed(5))
     choices, errors = np.append(np.logspace(-0.5, 2.75, 14), np.inf), np.zeros(15)
     for count in (1, 2, 4, 8, 16, 32, 64):
@@ -115,15 +115,15 @@ def test_patience_is_the_best_for_rows_of_which_most_is_hidden(telling: float) -
             ]
             errors[number] += np.mean([m @ metric.numpy() @ m for m in missed])
     best = choices[errors.argmin()]
-    assert float(signature.patience) == pytest.approx(
+    assert float(signature.shrinkage_count) == pytest.approx(
         best if best <= 100 else float(torch.finfo(torch.float32).max), rel=1e-4
     )
-    assert telling < 3 or float(signature.patience) < 50  # what is telling is believed early
+    assert telling < 3 or float(signature.shrinkage_count) < 50  # what is telling is believed early
     if telling == 0:  # what never tells is never believed
         torch.testing.assert_close(signature(cells)[:, 1:], torch.zeros(90, signature.size - 1))
-    before = signature.patience.clone()
-    signature.learn_patience(cells, means, 0 * row_map, metric, generator)
-    assert torch.equal(signature.patience, before)  # what predicts nothing teaches nothing
+    before = signature.shrinkage_count.clone()
+    signature.choose_shrinkage(cells, means, 0 * row_map, metric, generator)
+    assert torch.equal(signature.shrinkage_count, before)  # what predicts nothing teaches nothing
 
 
 def test_neither_order_nor_values_matter() -> None:

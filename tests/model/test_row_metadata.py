@@ -132,7 +132,7 @@ def test_a_believed_row_is_the_posterior_from_that_prior() -> None:
     state = state_of(model).row_store.take(model.rows.positions(["x"]))
     held = state_of(model).row_metadata
     encoded = held.schema.encode([{"plan": "plus", "age": 33}])[0]
-    bend = np.where(held.prior.bends.numpy(), encoded * (1 - encoded), 0)
+    bend = np.where(held.prior.nonlinear.numpy(), encoded * (1 - encoded), 0)
     full = np.concatenate([encoded, bend, bend * (1 - 2 * encoded)])
     expected = full @ held.prior.matrix.numpy() + held.prior.constant.numpy()
     np.testing.assert_allclose(state.activation[0].numpy(), expected, rtol=1e-4, atol=1e-5)

@@ -23,7 +23,7 @@ def row_state(fitted: ModelState, told: dict[str, float]) -> np.ndarray:
         ]
     )
     difference = (raw - signature.centre.numpy()) / signature.scale.numpy()
-    difference = difference * len(inside) / (len(inside) + float(signature.patience))
+    difference = difference * len(inside) / (len(inside) + float(signature.shrinkage_count))
     mean = np.concatenate([[1.0], difference]) @ backbone.row_map.numpy()
     prior = np.linalg.inv(backbone.row_covariance.numpy().astype(np.float64))
     seen = []

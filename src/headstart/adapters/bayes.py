@@ -91,11 +91,11 @@ class ClosedFormAdapter(Adapter):
         width = knowledge.states.code.shape[1]
         self.prior = HeadPrior(knowledge, learned)
         # log of the weight of a rating behind a logistic link, relative to a binary value
-        self.log_trust = nn.Parameter(torch.ones(()))
+        self.log_rating_weight = nn.Parameter(torch.ones(()))
         # The uncertainty of a row adds to the noise of its observations: the variance of its activation
-        # weighted by the mean squared weights of heads, and the variance of its code weighted by `doubt`.
+        # weighted by the mean squared weights of heads, and the variance of its code with weights of its own.
         self.mean_squares = nn.Parameter(torch.zeros(self.prior.size - 1))
-        self.doubt = nn.Parameter(torch.zeros(width))
+        self.code_variance_weight = nn.Parameter(torch.zeros(width))
         self.row_noise = mlp([width + 1, 32, 1])
         scales = knowledge.scales
         self.scale_prior = None if scales is None else ScalePrior(scales, len(knowledge.kinds))
@@ -134,7 +134,7 @@ class ClosedFormAdapter(Adapter):
         """Estimate the noise of each row from its code and the standard deviation of the code."""
         inputs = torch.cat([states.code, states.code_std.mean(1, keepdim=True)], dim=1)
         noise = self.row_noise(inputs)[:, 0].clamp(-_MAX_LOG_NOISE, _MAX_LOG_NOISE).exp()
-        noise = noise * (1 + states.code_std**2 @ self.doubt.clamp(min=0))
+        noise = noise * (1 + states.code_std**2 @ self.code_variance_weight.clamp(min=0))
         return replace(states, noise=noise if states.noise is None else noise * states.noise)
 
     # -- the prior --------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class ClosedFormAdapter(Adapter):
 
         Training uses the first prior only; learned activations have no prior without metadata.
         """
-        possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)
+        possible = not self.training and self.prior.learned == 0 and bool(self.prior.p_uninformative > 0)
         return possible and self.prior.uses_metadata
 
     def _priors(
@@ -252,7 +252,7 @@ class ClosedFormAdapter(Adapter):
             weights = cells.weighted(torch.ones_like(noise))
             rows = rows * pad(probit_scale(noise), cells)[:, :, None]
         else:  # a rating is more informative than a binary value, by a learned factor
-            weights = cells.weighted(self.log_trust.exp() / noise)
+            weights = cells.weighted(self.log_rating_weight.exp() / noise)
         return condition_logistic(rows, values, pad(weights, cells), prior_mean, root, reduce=reduce)
 
     def _unscaled_heads(
@@ -413,7 +413,7 @@ class ClosedFormAdapter(Adapter):
         The networks of subclasses do not count. ``squashed`` heads are behind a logistic link, and have the
         prior with metadata only.
         """
-        share = 1.0 if squashed or not self.mixes_priors else 1 - float(self.prior.misleading)
+        share = 1.0 if squashed or not self.mixes_priors else 1 - float(self.prior.p_uninformative)
         return share * self.prior.base[:-1].double()
 
     def metadata_effects(self, batch: FeatureBatch, reference: FeatureBatch) -> Tensor:
@@ -461,7 +461,7 @@ class _Constants(NamedTuple):
         roots = prior.root(torch.float64)[None]
         if adapter.mixes_priors:
             roots = torch.cat([roots, prior.plain_root.double()[None]])
-            shares = np.array([1 - float(prior.misleading), float(prior.misleading)])
+            shares = np.array([1 - float(prior.p_uninformative), float(prior.p_uninformative)])
         return cls(
             roots.numpy(),
             shares,
@@ -471,7 +471,7 @@ class _Constants(NamedTuple):
                 (weight.astype(np.float64), bias.astype(np.float64))
                 for weight, bias in copy_layers(adapter.row_noise)
             ),
-            adapter.doubt.clamp(min=0).double().numpy(),
+            adapter.code_variance_weight.clamp(min=0).double().numpy(),
             None if prior.zeros is None else prior.zeros.numpy(),
             1.0 if prior.usual_clicks is None else float(prior.usual_clicks),
         )

@@ -87,9 +87,11 @@ class CHNBayes(ClosedFormAdapter):
         inputs = config.encoding + (config.metadata_encoding if columns else 0)
         self.net = mlp([inputs, 2 * config.hidden, self.prior.size])
         self.dropout = SharedDropout(config.dropout)
-        self.reach: Tensor  # (size,): s, the unit of the hypernetwork's outputs: prior standard deviations
-        self.register_buffer("reach", torch.ones(self.prior.size))
-        self.anchor = BayesHead(BayesConfig(), knowledge) if config.blend else None
+        self.prior_std: (
+            Tensor  # (size,): s, the unit of the hypernetwork's outputs: prior standard deviations
+        )
+        self.register_buffer("prior_std", torch.ones(self.prior.size))
+        self.partner = BayesHead(BayesConfig(), knowledge) if config.blend else None
         self.shares: Tensor  # weights of the hypernetwork's head in the blend, at VALIDATION_SHOTS
         if config.blend:
             self.register_buffer("shares", torch.full((len(VALIDATION_SHOTS),), 0.5))
@@ -110,17 +112,17 @@ class CHNBayes(ClosedFormAdapter):
             self.readable.copy_(self.prior.readable_columns(self.knowledge)[:-1])
             share = self.readable.double().mean()  # the scale of the first layer is that of fewer inputs
             cast(nn.Linear, self.h[0]).weight.div_(share.clamp(min=1 / len(self.readable)).sqrt())
-        self.reach.copy_(self.prior.root(self.reach.dtype).norm(dim=1))
-        if self.anchor is not None:
-            self.anchor.prepare()
+        self.prior_std.copy_(self.prior.root(self.prior_std.dtype).norm(dim=1))
+        if self.partner is not None:
+            self.partner.prepare()
 
     @torch.no_grad()
     def finish(self) -> None:
         """Copy the learned observation noise to the closed form, so that both heads use the same sums."""
-        if self.anchor is not None:
-            self.anchor.prior.log_noise.copy_(self.prior.log_noise)
-            self.anchor.mean_squares.copy_(self.mean_squares[: len(self.anchor.mean_squares)])
-            self.anchor.log_trust.copy_(self.log_trust)
+        if self.partner is not None:
+            self.partner.prior.log_noise.copy_(self.prior.log_noise)
+            self.partner.mean_squares.copy_(self.mean_squares[: len(self.partner.mean_squares)])
+            self.partner.log_rating_weight.copy_(self.log_rating_weight)
 
     def refine(self, states: RowStates) -> RowStates:
         """Add the learned activations."""
@@ -136,12 +138,12 @@ class CHNBayes(ClosedFormAdapter):
 
     def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:
         """Return the prediction by metadata plus the output of the hypernetwork: (features, size)."""
-        inputs = _context_inputs(sums.to(self.reach.dtype))
+        inputs = _context_inputs(sums.to(self.prior_std.dtype))
         encoded = [self.dropout(self.g(inputs))]
         if self.h is not None:
             description = self.prior.describe(batch.metadata, batch.kinds)[:, :-1] * self.readable
             encoded.append(self.dropout(self.h(description)))
-        correction: Tensor = self.reach * self.net(torch.cat(encoded, dim=1))
+        correction: Tensor = self.prior_std * self.net(torch.cat(encoded, dim=1))
         return self.prior.mean(batch) + correction
 
     def context_sums(self, batch: FeatureBatch, states: RowStates) -> Tensor:
@@ -180,7 +182,7 @@ class CHNBayes(ClosedFormAdapter):
             description = self.prior.describe(context.metadata, np.asarray(context.kind))[:-1]
             description = description * self.readable.numpy()
             encoded.append(apply_layers(networks.h, description))
-        correction: Array = self.reach.numpy() * apply_layers(networks.net, np.concatenate(encoded))
+        correction: Array = self.prior_std.numpy() * apply_layers(networks.net, np.concatenate(encoded))
         return mean + correction
 
     def refine_one(self, state: OneState) -> OneState:
@@ -252,7 +254,7 @@ class CHNBayes(ClosedFormAdapter):
     @property
     def blend_partner(self) -> BayesHead | None:
         """The closed form without a hypernetwork; None without ``blend``."""
-        return self.anchor
+        return self.partner
 
     def set_blend_shares(self, shares: Tensor | float) -> None:
         """Set the weights of the hypernetwork's heads at ``VALIDATION_SHOTS``."""
@@ -261,9 +263,9 @@ class CHNBayes(ClosedFormAdapter):
     @property
     def _active_partner(self) -> BayesHead | None:
         """The closed form if it has a weight in the blend; None in training."""
-        if self.anchor is None or self.training or not bool((self.shares < 1).any()):
+        if self.partner is None or self.training or not bool((self.shares < 1).any()):
             return None
-        return self.anchor
+        return self.partner
 
     def _without_learned(self, states: RowStates) -> RowStates:
         """Return the states without the learned activations, for the closed form."""

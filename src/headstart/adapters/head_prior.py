@@ -292,8 +292,8 @@ class HeadPrior(nn.Module):
         self.types = VALUE_TYPES + bool(is_click(knowledge.kinds).any())  # the number of types of kinds
         # In a table of several kinds, the kind of a feature is as informative as metadata.
         self.encodes_kind = bool((knowledge.kinds != knowledge.kinds[:1]).any())
-        self.bends: Tensor  # a mask of the metadata columns with cubic terms
-        self.register_buffer("bends", metadata.new_zeros(metadata.shape[1], dtype=torch.bool))
+        self.nonlinear: Tensor  # a mask of the metadata columns with cubic terms
+        self.register_buffer("nonlinear", metadata.new_zeros(metadata.shape[1], dtype=torch.bool))
         # The columns with spline terms.
         self.numeric = Description.of(metadata[:0], knowledge.widths).numeric_columns()
         columns = self.describe(metadata[:0], knowledge.kinds[:0]).shape[1]
@@ -308,8 +308,8 @@ class HeadPrior(nn.Module):
         self.register_buffer("plain_mean", torch.zeros(self.size))
         self.plain_root: Tensor
         self.register_buffer("plain_root", torch.eye(self.size))
-        self.misleading: Tensor  # (): prior probability that metadata are uninformative
-        self.register_buffer("misleading", torch.tensor(0.25, dtype=torch.float64))
+        self.p_uninformative: Tensor  # (): prior probability that metadata are uninformative
+        self.register_buffer("p_uninformative", torch.tensor(0.25, dtype=torch.float64))
         # (features, 2, size): the leave-one-out means of known features, with and without metadata.
         self.known_means: Tensor
         sizes = len(knowledge.kinds), 2, self.size
@@ -331,8 +331,8 @@ class HeadPrior(nn.Module):
         """Estimate the prior from the heads of known features, and the noise from their residuals."""
         heads = (knowledge.new_heads or knowledge.heads).detach()
         description = Description.of(knowledge.metadata, knowledge.widths)
-        self.bends.copy_(description.nonlinear_columns())
-        description = description.with_nonlinear_terms(self.bends)
+        self.nonlinear.copy_(description.nonlinear_columns())
+        description = description.with_nonlinear_terms(self.nonlinear)
         if self.encodes_kind:
             one_hot = nn.functional.one_hot(knowledge.kinds, self.types)
             description = description.with_group(one_hot.to(description.numbers.dtype))
@@ -342,7 +342,7 @@ class HeadPrior(nn.Module):
         self.base.copy_(self.pad_learned(torch.cat([prior.matrix, prior.constant[None]])))
         fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base
         self.corrections = (self.pad_learned(prior.loo_means) - fitted).to(fitted.dtype)
-        self.gains.copy_(column_gains(prior.regression, knowledge.widths, self.bends))
+        self.gains.copy_(column_gains(prior.regression, knowledge.widths, self.nonlinear))
         noise = empirical_noise(knowledge)
         most_frequent = float(noise[int(knowledge.kinds.mode().values)])
         root = self._covariance_root(prior.covariance, most_frequent)
@@ -355,7 +355,7 @@ class HeadPrior(nn.Module):
             with_counts = columns.with_group(counts.log1p()[:, None])
             loo_means = empirical_prior(knowledge, heads, with_counts).loo_means
             self.known_means[:, position] = self.pad_learned(loo_means)
-        self.misleading.copy_(p_uninformative(heads, prior, plain))
+        self.p_uninformative.copy_(p_uninformative(heads, prior, plain))
         self.plain_mean.copy_(self.pad_learned(plain.constant[None])[0])
         self.plain_root.copy_(self._covariance_root(plain.covariance, most_frequent))
 
@@ -389,12 +389,12 @@ class HeadPrior(nn.Module):
         """
         if isinstance(metadata, np.ndarray):
             splines = spline_terms(metadata[self.numeric.numpy()]).ravel().astype(metadata.dtype)
-            parts: list[Array] = [add_cubic_terms(metadata, self.bends.numpy()), splines]
+            parts: list[Array] = [add_cubic_terms(metadata, self.nonlinear.numpy()), splines]
             if self.encodes_kind:
                 parts.append((np.arange(self.types) == kinds).astype(metadata.dtype))
             return np.concatenate([*parts, np.ones(1, metadata.dtype)])
         splines = spline_terms(metadata[:, self.numeric]).flatten(1)
-        columns: list[Tensor] = [add_cubic_terms(metadata, self.bends), splines]
+        columns: list[Tensor] = [add_cubic_terms(metadata, self.nonlinear), splines]
         if self.encodes_kind:
             columns.append(nn.functional.one_hot(kinds, self.types).to(metadata.dtype))
         return torch.cat([*columns, metadata.new_ones(len(metadata), 1)], dim=1)
@@ -413,7 +413,9 @@ class HeadPrior(nn.Module):
         readable = torch.ones(len(self.base), dtype=torch.bool)
         proved = torch.repeat_interleave(self.gains > widths / len(regressed), widths)
         readable[: 3 * len(proved)] = proved.repeat(3)  # the numbers and their two cubic terms
-        readable[3 * self.bends.numel() :][: SPLINE_TERMS * len(self.numeric)] = False  # too many of a number
+        readable[3 * self.nonlinear.numel() :][: SPLINE_TERMS * len(self.numeric)] = (
+            False  # too many of a number
+        )
         readable[-1] = False
         return readable
 
@@ -441,7 +443,7 @@ class HeadPrior(nn.Module):
         """
         means = torch.stack([mean.double(), self.mean_without_metadata(batch).double()], dim=1)
         roots = torch.stack([self.root(torch.float64), self.plain_root.double()])
-        return means, roots, torch.stack([1 - self.misleading, self.misleading])
+        return means, roots, torch.stack([1 - self.p_uninformative, self.p_uninformative])
 
     def mean_without_metadata(self, batch: FeatureBatch) -> Tensor:
         """Return the prior mean of each head in the prior without metadata: (features, size)."""
@@ -476,14 +478,14 @@ class HeadPrior(nn.Module):
         return torch.cat([matrix[:, :-1], zeros, matrix[:, -1:]], dim=1)
 
 
-def column_gains(regression: LooRidge, widths: tuple[int, ...], bends: Tensor) -> Tensor:
+def column_gains(regression: LooRidge, widths: tuple[int, ...], nonlinear: Tensor) -> Tensor:
     """Return the error that each metadata column explains, with its nonlinear terms: (metadata columns,).
 
     The gain of columns with a common penalty is divided equally among them.
     """
     owner = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths, dtype=torch.int64))
-    bent = owner[bends].tolist()
-    columns = [*range(len(widths)), *bent, *bent]  # the metadata column of each group
+    nonlinear_owners = owner[nonlinear].tolist()
+    columns = [*range(len(widths)), *nonlinear_owners, *nonlinear_owners]  # the metadata column of each group
     gains = torch.zeros(len(widths))
     for members, gain, strength in zip(
         regression.members, regression.gains.tolist(), regression.strengths.tolist(), strict=True

@@ -140,13 +140,18 @@ class ScalePrior(nn.Module):
         super().__init__()
         parts = 2 * _group_count(len(scales.centre), _PARTS) + 1
         levels = _group_count(features, _LEVELS)
-        for name, size in (("reach", parts), ("share", parts), ("freedom", parts), ("square", parts)):
+        for name, size in (
+            ("centre_variance_ratio", parts),
+            ("share", parts),
+            ("freedom", parts),
+            ("square", parts),
+        ):
             self.register_buffer(name, torch.ones(size, dtype=torch.float64))
         for name in ("level", "level_share"):
             self.register_buffer(name, torch.ones(levels, dtype=torch.float64))
         self.centre: Tensor  # μ
         self.register_buffer("centre", torch.zeros((), dtype=torch.float64))
-        self.reach: Tensor  # (parts,): ρ²
+        self.centre_variance_ratio: Tensor  # (parts,): ρ²
         self.share: Tensor  # (parts,): fraction of the known features
         self.freedom: Tensor  # (parts,): ν₀
         self.square: Tensor  # (parts,): s₀²
@@ -171,7 +176,9 @@ class ScalePrior(nn.Module):
                 parts.append(torch.stack([distance[half].mean(), torch.tensor(len(half)), freedom, square]))
         vague = [100 * distance.max(), torch.tensor(1.0), torch.tensor(_MIN_FREEDOM), scale.min() ** 2]
         columns = torch.stack([*parts, torch.stack([number.double() for number in vague])]).T
-        for name, column in zip(("reach", "share", "freedom", "square"), columns, strict=True):
+        for name, column in zip(
+            ("centre_variance_ratio", "share", "freedom", "square"), columns, strict=True
+        ):
             getattr(self, name).copy_(column)
         self.share /= self.share.sum()
         if noise is not None:
@@ -187,7 +194,7 @@ class ScalePrior(nn.Module):
         ``basis`` contains the contexts, ``means`` (features, size − 1) are m and ``covariance`` is C.
         """
         # Tensors broadcast to (features, levels, parts, k).
-        level, reach = self.level[:, None], self.reach
+        level, centre_variance_ratio = self.level[:, None], self.centre_variance_ratio
         # D: the inverse covariance of values in U, if c is known
         diagonal = 1 / (basis.eigenvalues[:, None] + level)
         ones, predicted, rest = basis.ones[:, None], basis.predicted[:, None], basis.rest[:, None]
@@ -200,8 +207,10 @@ class ScalePrior(nn.Module):
         uu, ua, ue = (sum_basis(weighted_ones * vector) for vector in (ones, predicted, rest))
         aa, ae, ee = (sum_basis(diagonal * product) for product in (predicted**2, predicted * rest, rest**2))
         offset = basis.offset[:, :, None]
-        centre_determinant = 1 + reach * uu
-        centre_variance = reach / centre_determinant  # g: M⁻¹ = D − g·D·u·uᵀ·D, with the centre unknown
+        centre_determinant = 1 + centre_variance_ratio * uu
+        centre_variance = (
+            centre_variance_ratio / centre_determinant
+        )  # g: M⁻¹ = D − g·D·u·uᵀ·D, with the centre unknown
         # yᵀM⁻¹y, aᵀM⁻¹y and 1 + aᵀM⁻¹a, of y = offset·u + e.
         values_squared = (offset**2 * uu + 2 * offset * ue) / centre_determinant
         values_squared = values_squared + ee - centre_variance * ue**2
@@ -227,11 +236,15 @@ class ScalePrior(nn.Module):
 
         # Each part has the mean weights κ·m + to_weights·z and the mean centre c: coordinates (κ, z, c). The
         # vague last part has no prior mean.
-        kappa = shrinkage_scale(freedom, square) * (torch.arange(len(reach)) < len(reach) - 1)
+        kappa = shrinkage_scale(freedom, square) * (
+            torch.arange(len(centre_variance_ratio)) < len(centre_variance_ratio) - 1
+        )
         residual = (ue - kappa * ua + offset * uu) / centre_determinant  # uᵀM⁻¹·(y − κ·a)
         z = diagonal[:, :, None] * (rest[:, :, None] - kappa[..., None] * predicted[:, :, None])
-        z = z + (offset - reach * residual)[..., None] * weighted_ones[:, :, None]
-        parts = torch.cat([kappa[..., None], z, (reach * residual)[..., None]], dim=-1).flatten(1, 2)
+        z = z + (offset - centre_variance_ratio * residual)[..., None] * weighted_ones[:, :, None]
+        parts = torch.cat(
+            [kappa[..., None], z, (centre_variance_ratio * residual)[..., None]], dim=-1
+        ).flatten(1, 2)
         mean = (costs[:, None] @ parts)[:, 0]
         between = (parts - mean[:, None]) * weights.sqrt()[:, :, None]
         inner = between.mT @ between

@@ -109,10 +109,10 @@ class Factorisation(Backbone):
         weight = initial_tensor(lambda: 0.1 * torch.randn(features, self.latent), features, self.latent)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(features), requires_grad=False)
-        self.spread: Tensor  # (features, packed): posterior covariance of each (v, b)
-        spread = pack(0.01 * torch.eye(self.latent + 1))
+        self.covariance: Tensor  # (features, packed): posterior covariance of each (v, b)
+        covariance = pack(0.01 * torch.eye(self.latent + 1))
         self.register_buffer(
-            "spread", initial_tensor(lambda: spread.repeat(features, 1), features, len(spread))
+            "covariance", initial_tensor(lambda: covariance.repeat(features, 1), features, len(covariance))
         )
         self.row_map: Tensor  # (signature, latent): from a signature to the prior mean of a row's factors
         self.register_buffer("row_map", torch.zeros(self.signature.size, self.latent))
@@ -126,7 +126,7 @@ class Factorisation(Backbone):
         # The zeros of clicks after training, and the usual number of a row's clicks; None without clicks.
         self.zero_moments: Tensor | None
         self.usual_clicks: Tensor | None
-        self.register_buffer("zero_moments", torch.zeros_like(spread) if clicks else None)
+        self.register_buffer("zero_moments", torch.zeros_like(covariance) if clicks else None)
         self.register_buffer("usual_clicks", torch.ones((), dtype=torch.float64) if clicks else None)
         self._row_passes: int | None = None
         self._cached_prior: tuple[Tensor, int, tuple[Array, Array]] | None = None
@@ -139,7 +139,7 @@ class Factorisation(Backbone):
     @property
     def heads(self) -> Heads:
         """The features' posteriors."""
-        return Heads(self.weight, self.bias, self.spread, 1 / self.observation_precision)
+        return Heads(self.weight, self.bias, self.covariance, 1 / self.observation_precision)
 
     @property
     def observation_precision(self) -> Tensor:
@@ -161,7 +161,7 @@ class Factorisation(Backbone):
     def head_moments(self) -> HeadMoments:
         """Return the moments of the backbone's own heads."""
         stacked, zeros = self.heads.stacked, None
-        second, precision = self.spread + outer_products(stacked), self.observation_precision
+        second, precision = self.covariance + outer_products(stacked), self.observation_precision
         if self.usual_clicks is not None:
             weights = torch.where(is_click(self.kinds), precision, 0.0)
             zeros = Zeros(ZERO_WEIGHT * weights @ second, self.usual_clicks)

@@ -77,8 +77,8 @@ def whiten(backbone: Factorisation) -> None:
     change[:-1, :-1], change[-1, :-1], change[-1, -1] = root.T, centre, 1.0
     heads = backbone.heads.stacked.double() @ change.T
     for part in torch.split(torch.arange(len(heads)), 4096):
-        covariances = change @ unpack(backbone.spread[part].double(), size) @ change.T
-        backbone.spread[part] = pack(covariances).to(backbone.spread.dtype)
+        covariances = change @ unpack(backbone.covariance[part].double(), size) @ change.T
+        backbone.covariance[part] = pack(covariances).to(backbone.covariance.dtype)
     backbone.weight.copy_(heads[:, :-1])
     backbone.bias.copy_(heads[:, -1])
     row_map = backbone.row_map.double()
@@ -95,7 +95,7 @@ def to_logistic(backbone: Factorisation) -> None:
     slope = probability * (1 - probability)
     backbone.bias.copy_(torch.logit(probability) + (backbone.bias - output) / slope)
     backbone.weight.copy_(backbone.weight / slope[:, None])
-    backbone.spread.copy_(backbone.spread / slope[:, None] ** 2)
+    backbone.covariance.copy_(backbone.covariance / slope[:, None] ** 2)
     backbone.relative_precision.fill_(1.0)
 
 
@@ -566,7 +566,7 @@ class FactorisationTraining:
         backbone.row_map.copy_(matrix)
         if choosing:
             metric = metric.to(rows.mean.dtype)
-            backbone.signature.learn_patience(cells, rows.mean, backbone.row_map, metric, self.generator)
+            backbone.signature.choose_shrinkage(cells, rows.mean, backbone.row_map, metric, self.generator)
         residual = rows.mean - predicted
         covariance = global_sum(unpack(column_sums(rows.covariance), self.latent) + gram(residual, residual))
         backbone.row_covariance.copy_(
@@ -580,12 +580,12 @@ class FactorisationTraining:
         backbone, numbers, regression = self.backbone, self.description.numbers, self.head_regression
         heads = backbone.heads.stacked
         metric = rows.mean_moment()
-        weights = reliability(backbone.spread, prior_covariance, metric)
+        weights = reliability(backbone.covariance, prior_covariance, metric)
         if choosing:
             regression.choose(numbers, heads, weights, torch.linalg.cholesky(make_positive_definite(metric)))
         means = regression.fit(numbers, heads, weights)
-        share = (weights / weights.sum()).to(backbone.spread.dtype)
-        within = unpack(share @ backbone.spread, self.size)
+        share = (weights / weights.sum()).to(backbone.covariance.dtype)
+        within = unpack(share @ backbone.covariance, self.size)
         return means, loo_covariance(heads - means, within, weights)
 
     def _update_precision(self, errors: Errors) -> float:
@@ -610,7 +610,7 @@ class FactorisationTraining:
             heads, covariance = solve(prior + total, weighted + prior_means[part] @ prior)
             backbone.weight[part] = heads[:, :-1]
             backbone.bias[part] = heads[:, -1]
-            backbone.spread[part] = pack(covariance)
+            backbone.covariance[part] = pack(covariance)
             if backbone.noisy_rows:
                 self._update_relative_precision(part, total, weighted, factors[part] * sums.squares[part])
 
@@ -627,7 +627,7 @@ class FactorisationTraining:
         """
         backbone, counts = self.backbone, self.weighted_counts[part]
         heads = Heads(backbone.weight[part], backbone.bias[part]).stacked
-        second = unpack(backbone.spread[part] + outer_products(heads), self.size)
+        second = unpack(backbone.covariance[part] + outer_products(heads), self.size)
         expected = (total * second).sum((1, 2))
         squared = values - 2 * (weighted * heads).sum(1) + expected
         relative = relative_precision(counts, squared / backbone.relative_precision[part])

@@ -30,11 +30,11 @@ _ROUNDS = 4  # of subspace iteration
 
 _TAIL = 0.02  # fraction of rows at each end of the distribution of counts whose counts are clamped
 
-_MAX_PATIENCE = 100.0  # observations; with more, the signature is not used
+_MAX_SHRINKAGE_COUNT = 100.0  # observations; with more, the signature is not used
 
 _QUANTILE_ROWS = 1_000_000  # rows sampled to find the quantiles of counts, at most
 
-_PATIENCE_ROWS = 200_000  # rows sampled to choose ``patience``, at most
+_SHRINKAGE_ROWS = 200_000  # rows sampled to choose ``shrinkage_count``, at most
 
 _ONE = np.ones(1)
 
@@ -44,8 +44,8 @@ class Signature(nn.Module):
 
     The y_j come from the leading right singular vectors of the table's 0/1 pattern of observations, with rows
     and features scaled to unit length. A constant 1 and the logarithm of n precede the sum. All but the
-    constant are differences from the mean row, shrunk by n / (n + ``patience``): a row without observations
-    has the signature of the mean row and, with the largest ``patience``, so has every row.
+    constant are differences from the mean row, shrunk by n / (n + ``shrinkage_count``): a row without
+    observations has the signature of the mean row, and with the largest ``shrinkage_count`` every row has it.
     """
 
     def __init__(self, features: int, length: int) -> None:
@@ -59,8 +59,8 @@ class Signature(nn.Module):
         self.register_buffer("scale", torch.ones(length + 1))
         self.ends: Tensor  # (2,): limits for the logarithms of counts
         self.register_buffer("ends", torch.tensor([0.0, 20.0]))
-        self.patience: Tensor  # (): the count with a shrinkage factor of one half
-        self.register_buffer("patience", torch.tensor(1.0))
+        self.shrinkage_count: Tensor  # (): the count with a shrinkage factor of one half
+        self.register_buffer("shrinkage_count", torch.tensor(1.0))
 
     @property
     def size(self) -> int:
@@ -77,7 +77,7 @@ class Signature(nn.Module):
         sums = self.table.numpy().take(features, axis=0).sum(0, dtype=np.float64)
         logarithm = np.array([min(max(math.log1p(count), low), high)])
         raw = np.concatenate([logarithm, sums / max(1, count) ** 0.5])
-        share = count / (count + self.patience.item())
+        share = count / (count + self.shrinkage_count.item())
         return np.concatenate([_ONE, (raw - self.centre.numpy()) / self.scale.numpy() * share])
 
     def differences(self, cells: Cells) -> Tensor:
@@ -87,7 +87,9 @@ class Signature(nn.Module):
     def shrink(self, differences: Tensor, counts: Tensor) -> Tensor:
         """Return the signatures of rows with ``differences`` and ``counts`` (rows,) of observations."""
         number = counts.to(self.table.dtype)[:, None]
-        return torch.cat([torch.ones_like(number), differences * (number / (number + self.patience))], dim=1)
+        return torch.cat(
+            [torch.ones_like(number), differences * (number / (number + self.shrinkage_count))], dim=1
+        )
 
     def _raw(self, cells: Cells) -> Tensor:
         """Compute log(1 + count), clamped to ``ends``, and Σ y / √count: (rows, 1 + length)."""
@@ -131,10 +133,10 @@ class Signature(nn.Module):
         self.table[:, : leading.shape[1]] = feature_scale * leading
 
     @torch.no_grad()
-    def learn_patience(
+    def choose_shrinkage(
         self, cells: Cells, means: Tensor, row_map: Tensor, metric: Tensor, generator: torch.Generator
     ) -> None:
-        """Choose the ``patience`` that predicts rows' factors best from signatures of few observations.
+        """Choose the ``shrinkage_count`` with which signatures of few observations predict factors best.
 
         The signatures are those of a few randomly drawn observations of each row; the targets are the factors
         inferred from all of its observations.
@@ -154,9 +156,9 @@ class Signature(nn.Module):
         """
         if not bool((row_map[1:] != 0).any()):
             return
-        cells, means, positions, total = sample_rows(cells, means, _PATIENCE_ROWS, generator)
+        cells, means, positions, total = sample_rows(cells, means, _SHRINKAGE_ROWS, generator)
         rank = ranks_in_line(cells, draw_uniform_at(positions, total, generator))
-        # If the best patience is large, signatures are informative only for rows with many observations,
+        # If the best count is large, signatures are informative only for rows with many observations,
         # whose values determine the factors anyway: then the signature is not used.
         choices = torch.cat([torch.logspace(-0.5, 2.75, 14), torch.tensor([torch.inf])])
         errors = torch.zeros(len(choices))
@@ -172,7 +174,9 @@ class Signature(nn.Module):
             errors += share**2 * size - 2 * share * agreement
         best = float(choices[int(errors.argmin())])
         # The largest finite number gives every row the mean signature and, unlike inf, can be saved.
-        self.patience.fill_(best if best <= _MAX_PATIENCE else torch.finfo(self.patience.dtype).max)
+        self.shrinkage_count.fill_(
+            best if best <= _MAX_SHRINKAGE_COUNT else torch.finfo(self.shrinkage_count.dtype).max
+        )
 
 
 def _sums_by_row(table: Tensor, cells: Cells) -> Tensor:

@@ -77,21 +77,21 @@ class Description:
         mask[columns] = ((numbers * (1 - numbers)).abs() > 1e-6).any(0)
         return mask
 
-    def with_cubic_terms(self, bends: Tensor) -> Description:
-        """Append cubic terms of the columns in the mask ``bends``; the two terms of a column form a group."""
+    def with_cubic_terms(self, nonlinear: Tensor) -> Description:
+        """Append cubic terms of the columns in the mask ``nonlinear``, the two of a column as a group."""
         width = self.numbers.shape[1]
-        pairs = [torch.tensor([width + i, 2 * width + i]) for i in torch.nonzero(bends)[:, 0].tolist()]
-        return replace(self, numbers=add_cubic_terms(self.numbers, bends), groups=[*self.groups, *pairs])
+        pairs = [torch.tensor([width + i, 2 * width + i]) for i in torch.nonzero(nonlinear)[:, 0].tolist()]
+        return replace(self, numbers=add_cubic_terms(self.numbers, nonlinear), groups=[*self.groups, *pairs])
 
-    def with_nonlinear_terms(self, bends: Tensor) -> Description:
-        """Append cubic and spline terms of the columns in the mask ``bends``, each a group of a column.
+    def with_nonlinear_terms(self, nonlinear: Tensor) -> Description:
+        """Append cubic and spline terms of the columns in the mask ``nonlinear``, each a group of a column.
 
         There are spline terms of all ``numeric_columns``, so that the width does not depend on the numbers.
         """
-        columns, cubic = self.numeric_columns(), self.with_cubic_terms(bends)
+        columns, cubic = self.numeric_columns(), self.with_cubic_terms(nonlinear)
         terms = spline_terms(self.numbers[:, columns]).flatten(1)
         start = cubic.numbers.shape[1]
-        groups = torch.arange(start, start + terms.shape[1]).view(-1, SPLINE_TERMS)[bends[columns]]
+        groups = torch.arange(start, start + terms.shape[1]).view(-1, SPLINE_TERMS)[nonlinear[columns]]
         return replace(cubic, numbers=torch.cat([cubic.numbers, terms], 1), groups=[*cubic.groups, *groups])
 
     def with_group(self, more: Tensor) -> Description:
@@ -106,16 +106,16 @@ def interpolate_at_shots(marks: Sequence[int], numbers: NDArray[Any], shots: flo
     return float(np.interp(math.log1p(shots), np.log1p(marks), numbers))
 
 
-def add_cubic_terms(numbers: A, bends: A) -> A:
+def add_cubic_terms(numbers: A, nonlinear: A) -> A:
     """Append m·(1 − m) and m·(1 − m)·(1 − 2m) of each column m: (…, 3 × columns).
 
-    The terms model nonlinear effects of numbers from 0 to 1. They are 0 outside the mask ``bends``.
+    The terms model nonlinear effects of numbers from 0 to 1. They are 0 outside the mask ``nonlinear``.
 
     >>> add_cubic_terms(torch.tensor([[0.5, 0.2]]), torch.tensor([False, True]))
     tensor([[0.5000, 0.2000, 0.0000, 0.1600, 0.0000, 0.0960]])
     """
     xp = namespace(numbers)
-    quadratic = xp.where(bends, numbers * (1 - numbers), 0.0)
+    quadratic = xp.where(nonlinear, numbers * (1 - numbers), 0.0)
     return xp.concatenate([numbers, quadratic, quadratic * (1 - 2 * numbers)], -1)  # type: ignore[no-any-return]
 
 
@@ -156,12 +156,14 @@ class RowPriorRegression:
     matrix: Tensor  # (columns with cubic terms, width)
     constant: Tensor  # (width,)
     covariance: Tensor  # (width, width)
-    bends: Tensor  # (columns,): mask of the columns with cubic terms
+    nonlinear: Tensor  # (columns,): mask of the columns with cubic terms
     gains: Tensor  # (metadata columns,): fraction of the error that each explains; 0 if it is not used
 
     def prior_of(self, encoded: Tensor) -> RowPrior:
         """Return the prior of rows with the ``encoded`` metadata (rows, columns)."""
-        return RowPrior(add_cubic_terms(encoded, self.bends) @ self.matrix + self.constant, self.covariance)
+        return RowPrior(
+            add_cubic_terms(encoded, self.nonlinear) @ self.matrix + self.constant, self.covariance
+        )
 
 
 class OneHead(NamedTuple):

@@ -36,8 +36,8 @@ def fit_row_prior(
     targets = (states.activation - backbone.prior_means(knowledge.cells)) / reliability
     weights = (1 - states.variance).mean(1).clamp(min=1e-6)
     linear = Description.of(encoded, widths)
-    bends = linear.nonlinear_columns()
-    description = linear.with_cubic_terms(bends)
+    nonlinear = linear.nonlinear_columns()
+    description = linear.with_cubic_terms(nonlinear)
     root = torch.linalg.cholesky(make_positive_definite(knowledge.heads.mean_weight_moment().double()))
     regression = LooRidge(make_groups(description.numbers, description.groups))
     regression.choose(description.numbers, targets, weights, root)
@@ -46,9 +46,9 @@ def fit_row_prior(
     predicted = regression.fit(description.numbers, targets, weights)
     matrix, constant = regression.linear_map(description.numbers.shape[1])
     dtype = targets.dtype
-    gains = column_gains(regression, widths, bends)
+    gains = column_gains(regression, widths, nonlinear)
     covariance = _residual_covariance(predicted, weights).to(dtype)
-    return RowPriorRegression(matrix.to(dtype), constant.to(dtype), covariance, bends, gains)
+    return RowPriorRegression(matrix.to(dtype), constant.to(dtype), covariance, nonlinear, gains)
 
 
 def _residual_covariance(predicted: Tensor, weights: Tensor) -> Tensor:

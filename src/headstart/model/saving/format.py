@@ -311,7 +311,7 @@ def read_row_metadata(facts: ModelFacts, groups: Groups, width: int, rows: int) 
             prior.matrix.shape == (3 * schema.width, width)
             and prior.constant.shape == (width,)
             and prior.covariance.shape == (width, width)
-            and prior.bends.shape == (schema.width,)
+            and prior.nonlinear.shape == (schema.width,)
             and prior.gains.shape == (len(schema.columns),)
         )
     if not consistent:

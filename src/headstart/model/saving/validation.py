@@ -54,7 +54,7 @@ _FORMS = {
     "records": {"": (torch.uint8, 1)},
     "rows": {"metadata": (_SINGLE, 2), "records": (torch.uint8, 1)},
     "row_prior": {"matrix": (_SINGLE, 2), "constant": (_SINGLE, 1), "covariance": (_SINGLE, 2),
-                  "bends": (torch.bool, 1), "gains": (_SINGLE, 1)},
+                  "nonlinear": (torch.bool, 1), "gains": (_SINGLE, 1)},
     "row_observations": {"rows": (_INT, 1), "counts": (_INT, 1), "features": (_INT, 1),
                          "values": (_DOUBLE, 1), "arrivals": (_INT, 1), "times": (_DOUBLE, 1),
                          "weights": (_DOUBLE, 1)},
