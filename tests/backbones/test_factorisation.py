@@ -22,7 +22,7 @@ from headstart.backbones.factorisation_fit import (
 )
 from headstart.backbones.row_posterior import OTHER_PASSES, RATING_PASSES, RowPosterior
 from headstart.core.predictive import grid_logits
-from headstart.core.types import SPLINE_TERMS, Description
+from headstart.core.types import Description
 from headstart.linalg.packed import unpack
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -181,12 +181,7 @@ class Slow:
         bend = number * (1 - number)
         counts = np.bincount(cells.index.numpy(), minlength=FEATURES)
         # Only the number is bent.
-        waves = np.concatenate(
-            [np.cos(np.pi * j * number.clip(0, 1)) / j**2 for j in range(1, SPLINE_TERMS + 1)], axis=1
-        )
-        self.described = np.c_[given, bend, bend * (1 - 2 * number), waves, np.log1p(counts)].astype(
-            given.dtype
-        )
+        self.described = np.c_[given, bend, bend * (1 - 2 * number), np.log1p(counts)].astype(given.dtype)
         self.observed = list(
             zip(cells.lines.tolist(), cells.index.tolist(), cells.values.tolist(), strict=True)
         )
@@ -306,12 +301,7 @@ class Slow:
         usual = np.trace(self.head_covariance @ metric)
         known = np.array([1 - np.trace(each @ metric) / usual for each in self.spread]).clip(1e-3, 1)
         _, self.head_means = honest(
-            self.described,
-            [[0], [1], [2, 3], [*range(4, 4 + SPLINE_TERMS)], [4 + SPLINE_TERMS]],
-            self.described,
-            strengths,
-            known,
-            self.heads,
+            self.described, [[0], [1], [2, 3], [4]], self.described, strengths, known, self.heads
         )
         share = known / known.sum()
         rest = self.heads - self.head_means

@@ -420,8 +420,9 @@ class FactorisationTraining:
         self.counts = self.weighted_counts = feature_counts(cells)
         # Popular features differ from rarely observed ones.
         popularity = self.counts.to(description.numbers.dtype).log1p()[:, None]
-        nonlinear = description.with_nonlinear_terms(description.nonlinear_columns())
-        self.description = nonlinear.with_group(popularity)
+        # Splines are left to the prior of new heads: in the sweeps they made rows of spectra less exact.
+        cubic = description.with_cubic_terms(description.nonlinear_columns())
+        self.description = cubic.with_group(popularity)
         self.latent, self.size = backbone.latent, backbone.latent + 1
         self.rows: RowPosterior
         self.head_regression: LooRidge

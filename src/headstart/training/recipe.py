@@ -89,7 +89,10 @@ MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks were never better than
 # From this size on, the judge uses the final training of networks: a separate one would take too long.
 MIN_OBSERVATIONS_AT_ONCE = 500_000
 
-_MARGIN = 1.0  # standard errors by which networks, or a local part, must improve on a simpler candidate
+_MARGIN = 1.0  # standard errors by which networks must improve on the closed form
+
+# Standard errors by which each term of a local part must improve: there are two terms and few features.
+_LOCAL_MARGIN = 2.0
 
 
 class Recipe(Config):
@@ -498,7 +501,7 @@ class Judge:
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table.
 
-        The chosen candidate gets a local part if this makes it better by ``_MARGIN`` standard errors.
+        The chosen candidate gets a local part if this makes it better by ``_LOCAL_MARGIN`` standard errors.
         """
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
         if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE or self.has_clicks:
@@ -512,7 +515,7 @@ class Judge:
                 chosen, recipe = name, identity
         if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
             chosen, adapter = NETWORKS, adapter_config(BLEND)
-        local = fit_local_strengths(candidates[chosen], _MARGIN)
+        local = fit_local_strengths(candidates[chosen], _LOCAL_MARGIN)
         if local is not None:
             chosen = f"{chosen}, with neighbours"
             candidates[chosen] = local[1]
