@@ -267,9 +267,14 @@ def _require_free(out: Path, model: Headstart, *, force: bool) -> None:
 
 def _fit_and_save(model: Headstart, table: Table, out: Path, *, resume: bool, force: bool) -> None:
     """Train with a checkpoint beside the model's folder, save, and remove the checkpoint."""
+    from headstart.adapters.base import ADAPTERS
+    from headstart.backbones.base import BACKBONES
     from headstart.model.fitting import discard_checkpoint, lock_checkpoint
     from headstart.model.saving.folder import require_no_loss
 
+    # Imported before the fit can be interrupted: pydantic reports Ctrl-C during an import as another error.
+    ADAPTERS.parts()
+    BACKBONES.parts()
     resume = resume or is_restarted()
     checked = not force and not is_launched()
     if checked:
