@@ -6,7 +6,7 @@
 Both checkouts run their own version of the script with their own ``src``, each on one thread, and all clocks
 of the script count CPU time, to which other work on the machine adds little. The lines of the script that
 have decimal numbers are printed with the ratio of the medians in the place of each number: below 1, this
-checkout is faster. Further arguments go to the script.
+checkout is faster. Lines after the last one that both have are left out. Further arguments go to the script.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     for _ in range(options.turns):
         for root, lines in outputs.items():
             lines.append(run(root, options.script, arguments))
-    for mine, other in zip(*(zip(*lines, strict=True) for lines in outputs.values()), strict=True):
+    for mine, other in zip(*(zip(*lines, strict=True) for lines in outputs.values()), strict=False):
         ratios = iter(medians(mine) / medians(other))
         print(DECIMAL.sub(lambda _, ratios=ratios: f"{next(ratios):.2f}", mine[0]))
 

@@ -38,7 +38,7 @@ _PLACES = {
     "grid_cost": "backbones.pvae:GRID_COST",
     "row_posterior_block": "backbones.factorisation:_NUMBERS_AT_ONCE",
     "signature_quantile_rows": "backbones.signature:_QUANTILE_ROWS",
-    "signature_shrinkage_rows": "backbones.signature:_PATIENCE_ROWS",
+    "signature_shrinkage_rows": "backbones.signature:_SHRINKAGE_ROWS",
     "baseline_numbers_per_part": "adapters.baselines:_WORK_AT_ONCE",
     "noise_observations": "adapters.head_prior:_NOISE_OBSERVATIONS",
     # training
