@@ -1,7 +1,7 @@
 """Run one benchmark of two checkouts in turns, and print the ratio of all of its times.
 
-    git worktree add --detach /tmp/other COMMIT
-    python benchmarks/compare.py adapting.py --against /tmp/other
+    git worktree add --detach ../other COMMIT
+    python benchmarks/compare.py adapting.py --against ../other
 
 Both checkouts run their own version of the script with their own ``src``, each on one thread, and all clocks
 of the script count CPU time, to which other work on the machine adds little. The lines of the script that
