@@ -80,7 +80,7 @@ def measure(model: Headstart, folder: Path, changes: int, repeats: int) -> dict[
 
     def save_whole() -> None:
         changed = Headstart(**model.get_params())
-        changed.fitted_ = read_whole(place).fitted
+        changed.fitted_ = read_whole(place).model
         changed.observe([("u1", "n100", 3)])
         changed.save(folder / "other")
 

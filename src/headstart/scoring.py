@@ -214,9 +214,9 @@ def score(
     text_format = TextFormat(separator, None, encoding)
     source = None if data is None else open_records(data, columns, text_format, argument)
     identity = model_digest(path)
-    fitted = Headstart.load(path)._fitted  # verified once, here; workers only map it into memory
-    question.check(fitted, pairs=pairs is not None)
-    features_per_row = len(question.features or fitted.feature_store)
+    state = Headstart.load(path)._state  # verified once, here; workers only map it into memory
+    question.check(state, pairs=pairs is not None)
+    features_per_row = len(question.features or state.feature_store)
     size = _partition_size(partition_size, question, features_per_row, pairs is not None)
     folder = ScoringFolder(Path(out).resolve())
     folder.require_no_other_files()
@@ -225,7 +225,7 @@ def score(
         folder.tidy()
         facts = {"model": identity, "question": question.model_dump(mode="json"), "partition_size": size}
         files = parquet_files(data)
-        with _divide(source, files, len(fitted.rows), columns, size, folder, facts) as records:
+        with _divide(source, files, len(state.rows), columns, size, folder, facts) as records:
             job = Job(path, identity, question, columns, records.partitions, folder.path, device)
             return _run(job, folder, engine, workers, Reporter(quiet))
 
@@ -430,7 +430,7 @@ class Scorer:
             level=level,
         )
         self._open(Path(model), question, device)
-        question.check(self.fitted, pairs=False)
+        question.check(self.state, pairs=False)
 
     @classmethod
     def checked(cls, model: Path, question: Question, identity: str, device: str | None = None) -> Scorer:
@@ -443,8 +443,8 @@ class Scorer:
 
     def _open(self, model: Path, question: Question, device: str | None) -> None:
         self.question, self._device = question, device_of(device)
-        self.fitted: ModelState = Headstart.load(model, verify=False)._fitted
-        self._features = list(self.fitted.feature_store if question.features is None else question.features)
+        self.state: ModelState = Headstart.load(model, verify=False)._state
+        self._features = list(self.state.feature_store if question.features is None else question.features)
 
     def __call__(self, records: pa.Table) -> pa.Table:
         """Predict each record of a table with the columns row and feature, or row alone.
@@ -472,7 +472,7 @@ class Scorer:
     def predict_records(self, records: pa.Table, describe: Callable[[int], str]) -> pa.Table:
         """Predict each record; ``describe(i)`` names record i in messages."""
         names, rows = self._number_names(records, "row", describe)
-        positions = self.fitted.rows.positions(names)
+        positions = self.state.rows.positions(names)
         if "feature" in records.column_names and self.question.top is None:
             features, feature_numbers = self._number_names(records, "feature", describe)
             predictions = self._predict_cells(positions[rows], features, feature_numbers.astype(np.int64))
@@ -484,7 +484,7 @@ class Scorer:
     def predict_own_rows(self, start: int, stop: int) -> pa.Table:
         """Predict the model's own rows from position ``start`` up to ``stop``."""
         # One by one: a slice would read the names of all rows.
-        names = [self.fitted.rows[i] for i in range(start, stop)]
+        names = [self.state.rows[i] for i in range(start, stop)]
         return self._predict_rows(names, np.arange(start, stop))
 
     def _number_names(
@@ -502,25 +502,25 @@ class Scorer:
         self, rows: NDArray[np.int64], features: list[str], feature_numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], ...]:
         """Return mean, std, low and high of the rows at ``features[feature_numbers]``: (rows,) each."""
-        return predict_pairs(self.fitted, rows, features, feature_numbers, self.question.level, self._device)
+        return predict_pairs(self.state, rows, features, feature_numbers, self.question.level, self._device)
 
     def _predict_rows(self, names: list[str], positions: NDArray[np.int64]) -> pa.Table:
         if self.question.top is not None:
             return self._rank_features(names, positions, self.question.top)
-        rows, states = Names(names, "row"), self.fitted.row_store.take(positions)
+        rows, states = Names(names, "row"), self.state.row_store.take(positions)
         blocks = [
             self._features[start : start + _FEATURES_AT_ONCE]
             for start in range(0, len(self._features), _FEATURES_AT_ONCE)
         ]
-        parts = [predict_features(self.fitted, rows, states, block, self._device) for block in blocks]
+        parts = [predict_features(self.state, rows, states, block, self._device) for block in blocks]
         return _concatenate(rows, parts).to_arrow(self.question.level)
 
     def _rank_features(self, names: list[str], positions: NDArray[np.int64], top: int) -> pa.Table:
-        question, fitted = self.question, self.fitted
+        question, state = self.question, self.state
         best = best_features(
-            fitted,
+            state,
             [TargetRow(name, int(position)) for name, position in zip(names, positions, strict=True)],
-            fitted.row_store.take(positions),
+            state.row_store.take(positions),
             top,
             question.features,
             question.criterion,
@@ -533,7 +533,7 @@ class Scorer:
         slots = np.concatenate([*(slots for slots, _ in best), np.zeros(0, np.int64)])
         score = np.concatenate([*(score for _, score in best), np.zeros(0)])
         distinct_slots, feature_numbers = np.unique(slots, return_inverse=True)
-        features = [fitted.feature_store.columns.features[slot].name for slot in distinct_slots]
+        features = [state.feature_store.columns.features[slot].name for slot in distinct_slots]
         predictions = self._predict_cells(positions[rows], features, feature_numbers)
         table = _prediction_table(
             dictionary_column(names, rows), dictionary_column(features, feature_numbers), predictions
@@ -594,7 +594,7 @@ class Question(Config):
         """The criterion of a ranking."""
         return Criterion(self.by, self.quantile)
 
-    def check(self, fitted: ModelState, *, pairs: bool) -> None:
+    def check(self, state: ModelState, *, pairs: bool) -> None:
         """Refuse a question that a model cannot answer, before any partition is predicted."""
         if pairs and (self.top is not None or self.features is not None):
             name = "top" if self.top is not None else "features"
@@ -604,11 +604,11 @@ class Question(Config):
                 f"give {option_name('rows')} instead, or leave out {option_name(name)}"
             )
         slots = np.array(
-            fitted.feature_store.slots(self.features or ()), dtype=np.int64
+            state.feature_store.slots(self.features or ()), dtype=np.int64
         )  # raises for unknown names
         if self.top is None:
             return
-        columns = fitted.feature_store.columns
+        columns = state.feature_store.columns
         slots = columns.used_slots if self.features is None else slots
         if self.by != "information" and not self.mixed_kinds and len(slots):
             require_same_units(columns, slots, option_name("top"))

@@ -276,7 +276,7 @@ def test_check_reads_everything(tmp_path: Path) -> None:
     place = tmp_path / "m"
     fresh().save(place)
     changed(place, lambda m: m.add_feature("new"))
-    assert opening.check_model(place).fitted.feature_store["new"].shots == 0
+    assert opening.check_model(place).model.feature_store["new"].shots == 0
     (file,) = place.glob("lazy-*")
     whole = file.read_bytes()
     flipped(file, len(whole) - 50)

@@ -544,7 +544,7 @@ def card(
     if out is not None and out.suffix.lower() not in (".md", ".html"):
         raise InputError(f"--out must end in .md or .html; got {out.name!r}")
     checked = check_model(model)
-    described = describe_on_card(checked.fitted, describe_files(model, checked))
+    described = describe_on_card(checked.model, describe_files(model, checked))
     title = f"Model card of {model.name}"
     if out is None:
         say(str(described))
@@ -564,7 +564,7 @@ def check(model: Model) -> None:
 
     checked = check_model(model)
     changes = 0 if checked.journal is None else len(checked.journal.changes)
-    rows, features = len(checked.fitted.rows), len(checked.fitted.feature_store.feature_names)
+    rows, features = len(checked.model.rows), len(checked.model.feature_store.feature_names)
     say(f"{model} is whole: {features} features, {rows} rows, {changes} changes in its journal")
 
 

@@ -99,20 +99,20 @@ def score_rivals(known: Table, test: KShotTest) -> list[Run]:
 
 def score_model(model: Headstart, test: KShotTest) -> tuple[list[Run], dict[str, Any]]:
     """Score the model and its nearest neighbours on the same cells; return also the settings of both."""
-    fitted = model.fitted_
-    knowledge = fitted.knowledge
+    state = model.fitted_
+    knowledge = state.knowledge
     neighbours = build_adapter(adapter_config(NEIGHBOURS), knowledge).eval()
-    adapters = {OURS: fitted.adapter, NEIGHBOURS: neighbours}
+    adapters = {OURS: state.adapter, NEIGHBOURS: neighbours}
     timings = time_adapters(adapters, {shots: test.context(shots) for shots in SHOTS}, knowledge.states)
     runs = []
     for name, adapter in adapters.items():
-        calibration, strengths = (fitted.calibration, fitted.local) if name == OURS else (None, None)
+        calibration, strengths = (state.calibration, state.local) if name == OURS else (None, None)
         times = {timing.shots: timing for timing in timings if timing.method == name}
         runs += score_adapter(name, adapter, knowledge, test, calibration, times, strengths=strengths)
     used = used_settings(
-        fitted.backbone,
-        fitted.settings.pretraining,
-        {OURS: (fitted.adapter, fitted.settings.metatraining), NEIGHBOURS: (neighbours, None)},
+        state.backbone,
+        state.settings.pretraining,
+        {OURS: (state.adapter, state.settings.metatraining), NEIGHBOURS: (neighbours, None)},
     )
     return runs, used
 

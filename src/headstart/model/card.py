@@ -56,29 +56,29 @@ class ModelCard:
     _repr_html_ = to_html
 
 
-def describe_on_card(fitted: ModelState, files: Mapping[str, str] | None = None) -> ModelCard:
+def describe_on_card(model: ModelState, files: Mapping[str, str] | None = None) -> ModelCard:
     """Return the card of a model; ``files`` are facts about the folder that it is saved in."""
-    info = describe_model(fitted)
+    info = describe_model(model)
     sections = {
-        "Data": _data(fitted, info),
-        "Training": _training(fitted, info),
-        "Expected error of a new feature": _errors(fitted, info),
-        "Calibration": _calibration(fitted),
+        "Data": _data(model, info),
+        "Training": _training(model, info),
+        "Expected error of a new feature": _errors(model, info),
+        "Calibration": _calibration(model),
         "Metadata": _metadata(info),
-        "Since the fit": {"staleness": str(staleness_of(fitted.arrived, len(fitted.knowledge.cells.index)))},
+        "Since the fit": {"staleness": str(staleness_of(model.arrived, len(model.knowledge.cells.index)))},
         "Files": dict(files or {}),
     }
     return ModelCard({heading: facts for heading, facts in sections.items() if facts})
 
 
-def _data(fitted: ModelState, info: ModelInfo) -> dict[str, str]:
-    store, rows = fitted.feature_store, len(fitted.knowledge.cells)
+def _data(model: ModelState, info: ModelInfo) -> dict[str, str]:
+    store, rows = model.feature_store, len(model.knowledge.cells)
     other_levels = {column for columns in store.categories.values() for column in columns[1:]}
-    counted = np.array([name not in other_levels for name in fitted.backbone_features], dtype=bool)
-    observations = int(counted[fitted.knowledge.cells.index.numpy()].sum())  # an answer to a category is one
+    counted = np.array([name not in other_levels for name in model.backbone_features], dtype=bool)
+    observations = int(counted[model.knowledge.cells.index.numpy()].sum())  # an answer to a category is one
     features = info.features - info.added
     density = observations / max(1, rows * features)
-    row_schema = None if fitted.row_metadata is None else fitted.row_metadata.schema
+    row_schema = None if model.row_metadata is None else model.row_metadata.schema
     return {
         "rows": f"{info.rows}, {info.rows - rows} of them added after fit",
         "features": f"{info.features}, {info.added} of them added after fit",
@@ -89,10 +89,10 @@ def _data(fitted: ModelState, info: ModelInfo) -> dict[str, str]:
     }
 
 
-def _training(fitted: ModelState, info: ModelInfo) -> dict[str, str]:
+def _training(model: ModelState, info: ModelInfo) -> dict[str, str]:
     from headstart import __version__
 
-    settings = fitted.settings
+    settings = model.settings
     chosen = f", chosen on {info.judged_on} features held out" if info.chosen and info.judged_on else ""
     half_life = "none" if settings.half_life is None else str(settings.half_life)
     return {
@@ -104,10 +104,10 @@ def _training(fitted: ModelState, info: ModelInfo) -> dict[str, str]:
     }
 
 
-def _errors(fitted: ModelState, info: ModelInfo) -> dict[str, str]:
+def _errors(model: ModelState, info: ModelInfo) -> dict[str, str]:
     if not info.errors:
         return {"root mean squared error": "not known: no feature was held out"}
-    unit = "in the data's own units" if len(fitted.kinds) == 1 else "on the models' scale"
+    unit = "in the data's own units" if len(model.kinds) == 1 else "on the models' scale"
     errors = {
         f"{item.shots} observation{'s' * (item.shots != 1)}": f"{item.error:.3g}"
         + (f" ± {item.standard_error:.1g}" if item.standard_error > 0 else "")
@@ -119,11 +119,11 @@ def _errors(fitted: ModelState, info: ModelInfo) -> dict[str, str]:
 _SHOTS = (0, 4, 32)  # numbers of observations at which the calibration is described
 
 
-def _calibration(fitted: ModelState) -> dict[str, str]:
-    calibration, facts = fitted.calibration, {}
+def _calibration(model: ModelState) -> dict[str, str]:
+    calibration, facts = model.calibration, {}
     marks = calibration.marks.tolist()
     at = {shots: min(range(len(marks)), key=lambda i: abs(marks[i] - shots)) for shots in _SHOTS}
-    for kind in sorted({kind.type for kind in fitted.kinds}):
+    for kind in sorted({kind.type for kind in model.kinds}):
         if kind == KindType.BINARY:
             texts = [f"{float(calibration.slopes[at[shots]]):.2f} ({shots})" for shots in _SHOTS]
             facts["log-odds multiplied by (observations)"] = ", ".join(texts)

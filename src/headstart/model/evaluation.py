@@ -39,7 +39,7 @@ _FEATURES_AT_ONCE = 1024  # new features that the adapter reads at once, which b
 
 
 def evaluate(
-    fitted: ModelState,
+    model: ModelState,
     table: Table,
     shots: Sequence[int],
     on: On | None,
@@ -51,7 +51,7 @@ def evaluate(
 
     Parameters
     ----------
-    fitted : ModelState
+    model : ModelState
         The model.
     table : Table
         The observations.
@@ -72,7 +72,7 @@ def evaluate(
     criterion = None if by is None else Criterion(by)
     if on not in (None, "features", "cells"):
         raise InputError(f"{option_name('on')} must be 'features' or 'cells'; got {on!r}")
-    is_known = np.array([name in fitted.feature_store for name in table.features], dtype=bool)
+    is_known = np.array([name in model.feature_store for name in table.features], dtype=bool)
     on = on or ("cells" if is_known.all() else "features")
     tested = np.flatnonzero(is_known if on == "cells" else ~is_known)
     if len(tested) == 0:
@@ -82,7 +82,7 @@ def evaluate(
             f"{for_user(f'on={on!r}', f'--on {on}')} on; use {option_name('on', other)}"
         )
     table = table.with_features(tested)
-    positions = np.array([fitted.rows.position(row) if row in fitted.rows else -1 for row in table.rows])
+    positions = np.array([model.rows.position(row) if row in model.rows else -1 for row in table.rows])
     usable = positions[table.row_index] >= 0
     if not usable.any():
         raise InputError(
@@ -101,14 +101,12 @@ def evaluate(
     }
     weights = None if table.weights is None else table.weights[usable]
     if on == "cells":
-        return _evaluate_cells(fitted, table, rows, columns, values, weights, facts, what, criterion)
-    return _evaluate_new_features(
-        fitted, table, rows, columns, values, weights, facts, shots, seed, criterion
-    )
+        return _evaluate_cells(model, table, rows, columns, values, weights, facts, what, criterion)
+    return _evaluate_new_features(model, table, rows, columns, values, weights, facts, shots, seed, criterion)
 
 
 def _evaluate_new_features(
-    fitted: ModelState,
+    model: ModelState,
     table: Table,
     rows: NDArray[np.int64],
     columns: NDArray[np.int64],
@@ -124,39 +122,39 @@ def _evaluate_new_features(
     Observation i is the value ``values[i]`` of the model's row ``rows[i]`` at the table's feature
     ``columns[i]``, with the weight ``weights[i]``; ``facts`` about them become part of the results.
     """
-    kinds = _model_kinds(fitted, table)
+    kinds = _model_kinds(model, table)
     cells = Cells.from_pairs(
         torch.from_numpy(columns),
         torch.from_numpy(rows),
         torch.from_numpy(kinds.scale(values, columns)).float(),
         len(table.features),
-        len(fitted.rows),
+        len(model.rows),
         None if weights is None else torch.from_numpy(weights).float(),
     )
     types = torch.from_numpy(kinds.types)
-    finds_scale = torch.tensor([float(kind.shares_units(fitted.middle)) for kind in kinds])
+    finds_scale = torch.tensor([float(kind.shares_units(model.middle)) for kind in kinds])
     units = torch.stack([torch.zeros_like(finds_scale), finds_scale], dim=1).double()
-    batch = FeatureBatch(cells, _encoded_metadata(fitted, table), fitted.modelled_types(types), units)
+    batch = FeatureBatch(cells, _encoded_metadata(model, table), model.modelled_types(types), units)
     batch = replace(batch, groups=table_groups(table))
     test = KShotTest(batch, kinds, shots, seed)
-    name = fitted.settings.chosen_adapter.name
+    name = model.settings.chosen_adapter.name
     # As ``add_feature`` reads rows.
-    references = fitted.row_store.take(np.arange(len(fitted.rows)), "reference")
+    references = model.row_store.take(np.arange(len(model.rows)), "reference")
 
     @torch.no_grad()
     def adapt(features: FeatureBatch) -> Heads:
         blocks = torch.split(torch.arange(len(features)), _FEATURES_AT_ONCE)
         parts = [features.take(block) for block in blocks]
         return Heads.concatenate(
-            [fitted.widen_heads(fitted.adapter.adapt(part, references), part, references) for part in parts]
+            [model.widen_heads(model.adapter.adapt(part, references), part, references) for part in parts]
         )
 
     tested_types = types[test.features]
 
     def local(heads: Heads, context: FeatureBatch) -> LocalPart | None:
-        if fitted.local is None:
+        if model.local is None:
             return None
-        return local_part_of(fitted.knowledge, heads, context, fitted.states, fitted.local)
+        return local_part_of(model.knowledge, heads, context, model.states, model.local)
 
     def rank(heads: Heads, context: FeatureBatch, local: LocalPart | None) -> Callable[[slice], torch.Tensor]:
         def rows_of(part: slice) -> torch.Tensor:
@@ -168,23 +166,23 @@ def _evaluate_new_features(
                 torch.unique(tested_types),
                 None if local is None else local.take(np.arange(local.size)[part]),
             )
-            return scores(fitted, criterion or Criterion(), candidates, fitted.states).T
+            return scores(model, criterion or Criterion(), candidates, model.states).T
 
         return rows_of
 
-    likelihood = fitted.knowledge.likelihood
+    likelihood = model.knowledge.likelihood
     runs = score_heads(
         name,
         adapt,
-        fitted.states,
+        model.states,
         likelihood,
         test,
-        fitted.calibration,
+        model.calibration,
         {},
         local=local,
         rank=None if criterion is None else rank,
     )
-    if (reference := _row_column_means(fitted, kinds)) is not None:
+    if (reference := _row_column_means(model, kinds)) is not None:
         runs += score_value_reference(MEANS, reference, test, None)
     facts = {**facts, "tested": test.tested, "left_out": table.shape[1] - test.tested}
     methods = list(dict.fromkeys(run.method for run in runs))
@@ -196,31 +194,31 @@ def _evaluate_new_features(
 MEANS = "row-column-means"
 
 
-def _row_column_means(fitted: ModelState, tested: Kinds) -> RowColumnMeans | None:
+def _row_column_means(model: ModelState, tested: Kinds) -> RowColumnMeans | None:
     """Return the row and column means of all observations of the model, to compare it with.
 
     None if values of the model and of the ``tested`` kinds are clicks or have different units.
     """
-    kinds = {(kind.type, kind.offset, kind.span) for kind in (*fitted.kinds, *tested)}
+    kinds = {(kind.type, kind.offset, kind.span) for kind in (*model.kinds, *tested)}
     if len(kinds) > 1 or any(kind == KindType.CLICK for kind, _, _ in kinds):
         return None
-    return RowColumnMeans(export_table(fitted, metadata=False).cells())
+    return RowColumnMeans(export_table(model, metadata=False).cells())
 
 
-def _model_kinds(fitted: ModelState, table: Table) -> Kinds:
+def _model_kinds(model: ModelState, table: Table) -> Kinds:
     """Return the kinds of new features; raise an error if the model was not fitted on such a kind.
 
     If the model finds the scales of real features, they all get its common scale.
     """
-    known_types = {kind.type for kind in fitted.kinds}
+    known_types = {kind.type for kind in model.kinds}
     for name, kind in zip(table.features, table.kinds, strict=True):
         if kind.type not in known_types:
-            known_names = ", ".join(sorted({known.name for known in fitted.kinds}))
+            known_names = ", ".join(sorted({known.name for known in model.kinds}))
             raise InputError(
                 f"feature {name!r}: kind {kind} is not among those the model was fitted on ({known_names}); "
                 f"read the table with {option_name('kinds')}"
             )
-    middle = fitted.middle
+    middle = model.middle
     if middle is None:
         return table.kinds
     return Kinds(
@@ -231,18 +229,18 @@ def _model_kinds(fitted: ModelState, table: Table) -> Kinds:
     )
 
 
-def _encoded_metadata(fitted: ModelState, table: Table) -> torch.Tensor:
+def _encoded_metadata(model: ModelState, table: Table) -> torch.Tensor:
     """Encode the table's metadata: (features, width); columns that the model does not have are ignored."""
-    if fitted.schema is None:
+    if model.schema is None:
         return torch.zeros(len(table.features), 0)
     if table.metadata is None:
-        return torch.from_numpy(fitted.schema.encode([{}] * len(table.features)))
-    names = [column.name for column in fitted.schema.columns if column.name in table.metadata.column_names]
-    return torch.from_numpy(fitted.schema.encode_table(table.metadata.select(names), fitted.encoders))
+        return torch.from_numpy(model.schema.encode([{}] * len(table.features)))
+    names = [column.name for column in model.schema.columns if column.name in table.metadata.column_names]
+    return torch.from_numpy(model.schema.encode_table(table.metadata.select(names), model.encoders))
 
 
 def _evaluate_cells(
-    fitted: ModelState,
+    model: ModelState,
     table: Table,
     rows: NDArray[np.int64],
     columns: NDArray[np.int64],
@@ -256,16 +254,16 @@ def _evaluate_cells(
 
     The parameters are those of ``_evaluate_new_features``.
     """
-    features = [fitted.feature_store[name] for name in table.features]
+    features = [model.feature_store[name] for name in table.features]
     order = np.argsort(columns, kind="stable")
     starts = np.searchsorted(columns[order], np.arange(len(features) + 1))
     means, distances, tested = [], [], []
     for column, feature in enumerate(features):
         cells = order[starts[column] : starts[column + 1]]
-        cells = cells[~np.isin(rows[cells], fitted.observers(feature))]
-        states = fitted.states.take(torch.from_numpy(rows[cells]))
+        cells = cells[~np.isin(rows[cells], model.observers(feature))]
+        states = model.states.take(torch.from_numpy(rows[cells]))
         names = Names([str(i) for i in range(len(cells))], "row")
-        prediction = predict_features(fitted, names, states, [feature.name])
+        prediction = predict_features(model, names, states, [feature.name])
         means.append(prediction.mean[:, 0])
         truth = feature.kind.margin.to_number(values[cells])
         tiny = np.finfo(float).tiny
@@ -276,7 +274,7 @@ def _evaluate_cells(
         raise InputError(f"{what}: the model has observed all of these cells; give cells that were held out")
     kinds = np.array([feature.kind.type for feature in features])[columns[cells]]
     shots = np.array([feature.shots for feature in features])[columns[cells]]
-    name, median_shots = fitted.settings.chosen_adapter.name, int(np.median(shots))
+    name, median_shots = model.settings.chosen_adapter.name, int(np.median(shots))
     metrics = score(
         values[cells],
         np.concatenate(means),
@@ -287,15 +285,15 @@ def _evaluate_cells(
         answers=_answers(table, rows[cells], columns[cells]),
     )
     if criterion is not None:
-        slots = np.array(fitted.feature_store.slots(table.features), dtype=np.int64)
+        slots = np.array(model.feature_store.slots(table.features), dtype=np.int64)
         scaled = torch.from_numpy(table.kinds.scale(values[cells], columns[cells]))
         relevant = is_relevant(scaled, torch.from_numpy(kinds)).numpy()
         metrics |= _score_features_for_rows(
-            fitted, rows[cells][relevant], slots[columns[cells][relevant]], criterion
+            model, rows[cells][relevant], slots[columns[cells][relevant]], criterion
         )
     scores_by_method = {name: metrics}
-    if (reference := _row_column_means(fitted, table.kinds)) is not None:
-        order_of_store = {name: position for position, name in enumerate(fitted.feature_store)}
+    if (reference := _row_column_means(model, table.kinds)) is not None:
+        order_of_store = {name: position for position, name in enumerate(model.feature_store)}
         positions = np.array([order_of_store[feature.name] for feature in features])[columns[cells]]
         mean = (reference.rows[rows[cells]] * reference.features[positions]).sum(1)
         known = Kinds([feature.kind for feature in features])
@@ -325,24 +323,24 @@ _CLEARLY_BETTER = 1.1  # times the NDCG of the mean
 
 
 @torch.no_grad()
-def choose_ranking(fitted: ModelState) -> ModelState:
+def choose_ranking(model: ModelState) -> ModelState:
     """Choose the criterion of ``recommend`` for ratings, by the ranking of held-out cells.
 
     A quarter of the observations of some rows is held out from the states of these rows. All features are
     ranked for each row, and the held-out cells with high ratings are relevant. The heads of features know
     these cells, for each criterion alike.
     """
-    judgement, columns = fitted.judgement, fitted.feature_store.columns
-    cells, kinds = fitted.knowledge.cells, fitted.knowledge.kinds
+    judgement, columns = model.judgement, model.feature_store.columns
+    cells, kinds = model.knowledge.cells, model.knowledge.kinds
     rows = torch.nonzero(cells.counts >= _MIN_OBSERVATIONS)[:, 0]
     large = len(rows) >= _MIN_ROWS and len(kinds) >= _MIN_FEATURES
     if judgement is None or not (large and process_group().is_single):
-        return fitted
+        return model
     if (
         not bool((kinds == KindType.RATING).all())
         or columns.find_different_units(columns.used_slots) is not None
     ):
-        return fitted
+        return model
     generator = torch.Generator().manual_seed(0)
     most = max(_MIN_ROWS, _MAX_CELLS // len(kinds))
     rows = rows[torch.randperm(len(rows), generator=generator)[:most]]
@@ -350,21 +348,21 @@ def choose_ranking(fitted: ModelState) -> ModelState:
     hidden = torch.rand(len(observed.index), generator=generator) < _HIDDEN
     context, targets = observed.keep(~hidden), observed.keep(hidden)
     lists = Lists(targets.keep(is_relevant(targets.values, kinds[targets.index])), context)
-    states = fitted.adapter.refine(fitted.backbone.states(context))
-    slots = np.array(fitted.feature_store.slots(fitted.backbone_features), dtype=np.int64)
-    candidates = Candidates.at(fitted, columns, torch.from_numpy(slots))
+    states = model.adapter.refine(model.backbone.states(context))
+    slots = np.array(model.feature_store.slots(model.backbone_features), dtype=np.int64)
+    candidates = Candidates.at(model, columns, torch.from_numpy(slots))
     ndcg = {}
     for by in ("mean", "relevance"):
         criterion = Criterion(by)
 
         def features_of(part: slice, criterion: Criterion = criterion) -> torch.Tensor:
-            return scores(fitted, criterion, candidates, states.take(part))
+            return scores(model, criterion, candidates, states.take(part))
 
         found = score_lists(features_of, lists)
         ndcg[by] = found["ndcg@10"].value if found else 0.0
     if ndcg["relevance"] <= _CLEARLY_BETTER * ndcg["mean"]:
-        return fitted
-    return replace(fitted, judgement=judgement.revised(ranking="relevance"))
+        return model
+    return replace(model, judgement=judgement.revised(ranking="relevance"))
 
 
 def _count_answers(table: Table, columns: NDArray[np.int64]) -> int:
@@ -380,13 +378,13 @@ def _answers(table: Table, rows: NDArray[np.int64], columns: NDArray[np.int64]) 
 
 
 def _score_features_for_rows(
-    fitted: ModelState, rows: NDArray[np.int64], slots: NDArray[np.int64], criterion: Criterion
+    model: ModelState, rows: NDArray[np.int64], slots: NDArray[np.int64], criterion: Criterion
 ) -> dict[str, Score]:
     """Score the ranking of all features that a row has not observed, for the rows of relevant cells.
 
     Relevant cell i is that of the model's row ``rows[i]`` and of the feature stored in ``slots[i]``.
     """
-    columns = fitted.feature_store.columns
+    columns = model.feature_store.columns
     used = columns.used_slots
     positions = np.full(len(columns.positions), -1)
     positions[used] = np.arange(len(used))
@@ -394,14 +392,14 @@ def _score_features_for_rows(
     pairs = torch.from_numpy(lines), torch.from_numpy(positions[slots])
     relevant = Cells.from_pairs(*pairs, torch.ones(len(rows)), len(listed), len(used))
     observed = [
-        positions[observed_slots(fitted, columns, TargetRow(fitted.rows[row], int(row)))] for row in listed
+        positions[observed_slots(model, columns, TargetRow(model.rows[row], int(row)))] for row in listed
     ]
     counts = torch.tensor([len(each) for each in observed], dtype=torch.int64)
     index = torch.from_numpy(np.concatenate(observed))
     excluded = Cells(offsets(counts), index, torch.ones(len(index)), len(used))
-    candidates = Candidates.at(fitted, columns, torch.from_numpy(used))
+    candidates = Candidates.at(model, columns, torch.from_numpy(used))
 
     def features_of(part: slice) -> torch.Tensor:
-        return scores(fitted, criterion, candidates, fitted.row_store.take(listed[part]))
+        return scores(model, criterion, candidates, model.row_store.take(listed[part]))
 
     return score_lists(features_of, Lists(relevant, excluded))

@@ -235,7 +235,7 @@ class _PriorHeads(NamedTuple):
 
 
 @torch.no_grad()
-def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
+def explain(model: ModelState, row: Any, feature: object) -> Explanation:
     """Split the prediction of one cell into contributions that add up to it.
 
     Let d be the activation of the row and (w, b) the head of the feature; d₀ and (w₀, b₀) are those of the
@@ -248,7 +248,7 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
 
     Parameters
     ----------
-    fitted : ModelState
+    model : ModelState
         The model.
     row : str, int, dict, Series or frame
         The name of a row, or the observations of a row that is not in the model.
@@ -256,19 +256,19 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
         A feature of the model. Of a category the probability of its most probable level is explained; a name
         ``FEATURE=LEVEL`` is another level.
     """
-    backbone, adapter = fitted.backbone, fitted.adapter
-    _require_explainable(fitted)
-    explained = _explained_row(fitted, row)
-    if columns := category_columns(fitted, feature):  # the most probable level
-        predicted = predict_features(fitted, Names([explained.name], "row"), explained.state, [feature])
+    backbone, adapter = model.backbone, model.adapter
+    _require_explainable(model)
+    explained = _explained_row(model, row)
+    if columns := category_columns(model, feature):  # the most probable level
+        predicted = predict_features(model, Names([explained.name], "row"), explained.state, [feature])
         feature = columns[int(predicted.chances[0].argmax())]
-    (known,), heads = fitted.feature_store.take([feature])
+    (known,), heads = model.feature_store.take([feature])
     inputs = explained.inputs
     numbers = torch.from_numpy(inputs.numbers)
     positions = torch.where(numbers < backbone.features, numbers, -1)
     parts = backbone.row_parts(inputs.cells, inputs.heads, inputs.kinds, positions, inputs.row_prior)
     head = _with_bias(heads.weight[0], heads.bias[0])
-    prior = _prior_heads(fitted, adapter, known)
+    prior = _prior_heads(model, adapter, known)
     activation = explained.state.activation[0].double()
     no_cells = inputs.known.keep(torch.zeros_like(inputs.known.index, dtype=torch.bool))
     baseline_activation = adapter.refine(backbone.states(no_cells)).activation[0].double()
@@ -279,13 +279,13 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     weight = mean_weight[: backbone.activation_size]
     unexplained = activation - baseline_activation
     unexplained[: len(parts.total)] -= parts.total - parts.baseline
-    contributions = _observation_contributions(fitted, inputs, parts.observations @ weight)
+    contributions = _observation_contributions(model, inputs, parts.observations @ weight)
     contributions += [
         Contribution("choice", "", None, float(parts.choice @ weight)),
         Contribution("row metadata", "", None, float(parts.metadata @ weight)),
         Contribution("row", "", None, float(unexplained @ mean_weight)),
     ]
-    metadata = known.readable_metadata(fitted.schema)
+    metadata = known.readable_metadata(model.schema)
     feature_title = title_of(metadata)
     contributions += [
         Contribution("metadata", name, metadata.get(name), float(effect @ mean_activation))
@@ -297,67 +297,67 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
         Contribution("metadata", "all columns together", None, float(joint @ mean_activation)),
         Contribution("context", context, None, float((head - prior.feature) @ mean_activation)),
     ]
-    contributions += _neighbour_contributions(fitted, known, heads, explained.state)
+    contributions += _neighbour_contributions(model, known, heads, explained.state)
     baseline = float(prior.average[:-1] @ baseline_activation + prior.average[-1])
     relevant = [part for part in contributions if part.source == "observation" or abs(part.value) > _ROUNDING]
-    explanation = _explanation(fitted, explained, known, baseline, relevant)
-    return replace(explanation, row_title=_row_title(fitted, explained.name), feature_title=feature_title)
+    explanation = _explanation(model, explained, known, baseline, relevant)
+    return replace(explanation, row_title=_row_title(model, explained.name), feature_title=feature_title)
 
 
-def _row_title(fitted: ModelState, name: str) -> str | None:
+def _row_title(model: ModelState, name: str) -> str | None:
     """Return the title of a row, or None if it has none or is not in the model."""
-    titles = row_titles(fitted, [fitted.rows.position(name)]) if name in fitted.rows else None
+    titles = row_titles(model, [model.rows.position(name)]) if name in model.rows else None
     return titles[0] or None if titles else None
 
 
-def _require_explainable(fitted: ModelState) -> None:
+def _require_explainable(model: ModelState) -> None:
     """Raise an error if the states of rows are not sums of contributions."""
-    if not fitted.backbone.explainable:
+    if not model.backbone.explainable:
         raise UnsupportedError(
             f"{for_user('explain()', 'headstart explain')} needs a backbone whose row states are sums of "
-            f"contributions, such as 'factorisation', not {fitted.settings.backbone.name!r}; "
+            f"contributions, such as 'factorisation', not {model.settings.backbone.name!r}; "
             f"fit with {option_name('backbone', 'factorisation')}"
         )
 
 
-def _explained_row(fitted: ModelState, row: Any) -> _Row:
+def _explained_row(model: ModelState, row: Any) -> _Row:
     """Return a row given by its name or its observations, with its state."""
     if is_observations(row):
-        lists, _ = check_rows(fitted, {NEW_ROW: row})
-        state = compute_row_states(fitted, lists, [NEW_ROW])
-        return _Row(NEW_ROW, state, row_inputs(fitted, ObservationList(lists.keys, lists.values)))
+        lists, _ = check_rows(model, {NEW_ROW: row})
+        state = compute_row_states(model, lists, [NEW_ROW])
+        return _Row(NEW_ROW, state, row_inputs(model, ObservationList(lists.keys, lists.values)))
     name = as_name(row, "row")
-    position = fitted.rows.position(name)
-    observations = fitted.row_store.observations(position)
-    metadata = None if fitted.row_metadata is None else fitted.row_metadata.encoded[[position]]
+    position = model.rows.position(name)
+    observations = model.row_store.observations(position)
+    metadata = None if model.row_metadata is None else model.row_metadata.encoded[[position]]
     if observations is None:
-        inputs = row_inputs(fitted, fitted_observations(fitted, position), metadata, as_fitted=True)
+        inputs = row_inputs(model, fitted_observations(model, position), metadata, as_fitted=True)
     else:
-        inputs = row_inputs(fitted, observations, metadata)
-    return _Row(name, fitted.row_store.take(np.array([position])), inputs)
+        inputs = row_inputs(model, observations, metadata)
+    return _Row(name, model.row_store.take(np.array([position])), inputs)
 
 
-def _observation_contributions(fitted: ModelState, inputs: RowInputs, effects: Tensor) -> list[Contribution]:
+def _observation_contributions(model: ModelState, inputs: RowInputs, effects: Tensor) -> list[Contribution]:
     """Return the contribution of each observation of the row, the largest first.
 
     ``effects`` (observations,) are the amounts that they add to the output.
     """
     contributions = []
     answers: dict[str, tuple[object, float]] = {}  # of categories: the level and the sum over all levels
-    names = fitted.feature_store.names_by_number(inputs.numbers)
+    names = model.feature_store.names_by_number(inputs.numbers)
     for name, number, value, effect in zip(
         names, inputs.numbers.tolist(), inputs.values.tolist(), effects.tolist(), strict=True
     ):
         if name is None:  # the feature has been removed from the model, but the backbone still reads it
-            contribution = Contribution("observation", fitted.backbone_features[number], None, effect)
-        elif is_level(feature := fitted.feature_store[name]):
+            contribution = Contribution("observation", model.backbone_features[number], None, effect)
+        elif is_level(feature := model.feature_store[name]):
             category, level = split_column(name)
             answer, total = answers.get(category, (None, 0.0))
             answers[category] = level if value == 1 else answer, total + effect
             continue
         else:
             value = feature.kind.margin.label(float(np.round(feature.kind.margin.to_value(value), 6)))
-            title = title_of(feature.readable_metadata(fitted.schema))
+            title = title_of(feature.readable_metadata(model.schema))
             contribution = Contribution("observation", name, value, effect, title)
         contributions.append(contribution)
     contributions += [Contribution("observation", name, *answer) for name, answer in answers.items()]
@@ -365,70 +365,70 @@ def _observation_contributions(fitted: ModelState, inputs: RowInputs, effects: T
 
 
 def _neighbour_contributions(
-    fitted: ModelState, feature: Feature, heads: Heads, state: RowStates
+    model: ModelState, feature: Feature, heads: Heads, state: RowStates
 ) -> list[Contribution]:
     """Return the contribution of each known feature to the local part, the largest first."""
-    local = fitted.local_part([feature], np.array(fitted.feature_store.slots([feature.name])))
+    local = model.local_part([feature], np.array(model.feature_store.slots([feature.name])))
     if local is None or state.rows is None:
         return []
-    predictive = predict_grid(heads, state, fitted.kinds_of([feature]), fitted.knowledge.likelihood)
+    predictive = predict_grid(heads, state, model.kinds_of([feature]), model.knowledge.likelihood)
     moved = predictive.shifted(torch.ones_like(predictive.logits))
     numbers, shifts, values = local.terms(int(state.rows[0]))
     effects = shifts * float((moved.logits - predictive.logits)[0, 0])
-    names = fitted.feature_store.names_by_number(numbers)
-    facts = fitted.feature_store.facts(numbers)
+    names = model.feature_store.names_by_number(numbers)
+    scales = model.feature_store.scales(numbers)
     contributions = []
     for name, number, value, effect in zip(
-        names, numbers.tolist(), facts[:, 1] + facts[:, 2] * values, effects.tolist(), strict=True
+        names, numbers.tolist(), scales["offset"] + scales["span"] * values, effects.tolist(), strict=True
     ):
         if name is None:  # the feature has been removed from the model, but its residuals are still read
-            contributions.append(Contribution("neighbour", fitted.backbone_features[number], None, effect))
+            contributions.append(Contribution("neighbour", model.backbone_features[number], None, effect))
         else:
-            given = float(np.round(fitted.feature_store[name].kind.margin.to_value(value), 6))
+            given = float(np.round(model.feature_store[name].kind.margin.to_value(value), 6))
             contributions.append(Contribution("neighbour", name, given, effect))
     return sorted(contributions, key=lambda part: -abs(part.value))
 
 
-def _prior_heads(fitted: ModelState, adapter: Adapter, feature: Feature) -> _PriorHeads:
+def _prior_heads(model: ModelState, adapter: Adapter, feature: Feature) -> _PriorHeads:
     """Return the heads of a feature without observations, with average and with its own metadata.
 
     The effects of columns add up to the difference of the two heads for ``bayes``. A hypernetwork has a joint
     effect of all columns besides.
     """
-    batch = fitted.batch_of([feature.restrict_to(feature.rows[:0])])
-    average_metadata = fitted.knowledge.metadata.mean(0, keepdim=True)
+    batch = model.batch_of([feature.restrict_to(feature.rows[:0])])
+    average_metadata = model.knowledge.metadata.mean(0, keepdim=True)
     average_batch = FeatureBatch(batch.cells, average_metadata, batch.kinds, batch.units)
-    average, head = (adapter.adapt(part, fitted.states) for part in (average_batch, batch))
+    average, head = (adapter.adapt(part, model.states) for part in (average_batch, batch))
     return _PriorHeads(
         _with_bias(average.weight[0], average.bias[0]),
         _with_bias(head.weight[0], head.bias[0]),
-        _column_effects(fitted, adapter, batch, average_batch),
+        _column_effects(model, adapter, batch, average_batch),
     )
 
 
 def _column_effects(
-    fitted: ModelState, adapter: Adapter, batch: FeatureBatch, average: FeatureBatch
+    model: ModelState, adapter: Adapter, batch: FeatureBatch, average: FeatureBatch
 ) -> dict[str, Tensor]:
     """Return the effect of each metadata column on the prior head; empty if there is no such sum.
 
     There is none for a feature whose scale the model finds, because the scale depends on all columns jointly,
     and for an adapter that is not ``explainable``.
     """
-    if fitted.schema is None or not adapter.explainable or bool(batch.unscaled.any()):
+    if model.schema is None or not adapter.explainable or bool(batch.unscaled.any()):
         return {}
-    columns = fitted.schema.columns
+    columns = model.schema.columns
     widths = [column.width for column in columns]
     effects = torch.split(adapter.metadata_effects(batch, average), widths)
     return {column.name: effect.sum(0) for column, effect in zip(columns, effects, strict=True)}
 
 
 def _explanation(
-    fitted: ModelState, row: _Row, feature: Feature, baseline: float, contributions: list[Contribution]
+    model: ModelState, row: _Row, feature: Feature, baseline: float, contributions: list[Contribution]
 ) -> Explanation:
     """Return an explanation in the data's units, or in log-odds for a feature with a logistic link."""
-    prediction = predict_features(fitted, Names([row.name], "row"), row.state, [feature.name])
+    prediction = predict_features(model, Names([row.name], "row"), row.state, [feature.name])
     mean = float(prediction.mean[0, 0])
-    if bool(fitted.knowledge.likelihood.squashes(fitted.kinds_of([feature]))):
+    if bool(model.knowledge.likelihood.squashes(model.kinds_of([feature]))):
         probability = min(max(mean, _LEAST_PROBABILITY), 1 - _LEAST_PROBABILITY)
         unit, span, predicted = "log-odds", 1.0, math.log(probability / (1 - probability))
     else:

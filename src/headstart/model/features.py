@@ -96,6 +96,13 @@ class Feature:
         return self.with_observations(self.observations.take(self.rows != row))
 
 
+# How row states read the observations of a feature: the type, offset and span of its kind, and whether its
+# reference is the backbone's own head.
+SCALE = np.dtype(
+    [("type", np.int64), ("offset", np.float64), ("span", np.float64), ("as_fitted", np.bool_)], align=True
+)
+
+
 class Entry(NamedTuple):
     """A feature with the slots of its heads in the arena of the store."""
 
@@ -106,14 +113,10 @@ class Entry(NamedTuple):
     reference_kind: Kind | None = None  # the kind with the units of the reference; None: the feature's kind
 
     @property
-    def facts(self) -> tuple[float, float, float, float]:
-        """The numbers by which row states read the feature.
-
-        They are the type, offset and span of its kind, and 1 if its reference is the backbone's own head,
-        otherwise 0.
-        """
+    def scale(self) -> tuple[int, float, float, bool]:
+        """The ``SCALE`` of the feature."""
         kind = self.reference_kind or self.feature.kind
-        return float(kind.type), kind.offset, kind.span, float(self.reference < 0)
+        return int(kind.type), kind.offset, kind.span, self.reference < 0
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -395,8 +398,7 @@ class FeatureStore(Mapping[str, Feature]):
         count = len(self._backbone_features)
         # By number: the slots of the current head and of the reference; -1 for a feature not in the store.
         self._slots = PersistentArray(np.full((count, 2), -1))
-        # By number: ``Entry.facts``.
-        self._facts = PersistentArray(np.zeros((count, 4)))
+        self._scales = PersistentArray(np.zeros(count, SCALE))  # by number
         # Columns with the entries that they were computed from: of the base alone, and with recent entries.
         self._base_columns: tuple[Mapping[str, Entry], FeatureColumns] | None = None
         self._base_categories: tuple[Mapping[str, Entry], dict[str, list[str]]] | None = None
@@ -410,16 +412,16 @@ class FeatureStore(Mapping[str, Feature]):
         entries: Mapping[str, Entry],
         arena: Arena[Heads],
         slots: NDArray[np.int64],
-        facts: NDArray[np.float64],
+        scales: NDArray[np.void],
         backbone_features: Names,
     ) -> FeatureStore:
         """Return a store of ``entries``, whose heads are in ``arena``.
 
-        ``slots`` (numbers, 2) and ``facts`` (numbers, 4) are those of the entries, by number.
+        ``slots`` (numbers, 2) and ``scales`` (numbers,) are those of the entries, by number.
         """
         store = cls(arena.take(slice(0, 0)), backbone_features)
         store._base, store._arena = entries, arena
-        store._slots, store._facts = PersistentArray(slots), PersistentArray(facts)
+        store._slots, store._scales = PersistentArray(slots), PersistentArray(scales)
         return store
 
     @property
@@ -534,9 +536,9 @@ class FeatureStore(Mapping[str, Feature]):
         """Return the slots of the references of features, by number; -1 for a removed feature."""
         return self._slots.take(numbers)[:, 1]
 
-    def facts(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return ``Entry.facts`` of features, by number: (n, 4)."""
-        return self._facts.take(numbers)
+    def scales(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
+        """Return the ``SCALE`` of features, by number: (n,)."""
+        return self._scales.take(numbers)
 
     def names_by_number(self, numbers: NDArray[np.int64]) -> list[str | None]:
         """Return the names of features, by number; None for a removed feature."""
@@ -639,15 +641,15 @@ class FeatureStore(Mapping[str, Feature]):
         more = max((entry.number + 1 - len(self._slots) for entry in entries), default=0)
         if more > 0:
             self._slots = self._slots.extend(np.full((more, 2), -1))
-            self._facts = self._facts.extend(np.zeros((more, 4)))
+            self._scales = self._scales.extend(np.zeros(more, SCALE))
         self._slots = self._slots.put(numbers, np.array([entry.slots for entry in entries]).reshape(-1, 2))
         olds = (self._entry(entry.feature.name) for entry in entries)
         same = (
-            old is not None and old.facts == entry.facts for old, entry in zip(olds, entries, strict=True)
+            old is not None and old.scale == entry.scale for old, entry in zip(olds, entries, strict=True)
         )
         if not all(same):  # most changes keep them
-            facts = np.array([entry.facts for entry in entries]).reshape(-1, 4)
-            self._facts = self._facts.put(numbers, facts)
+            scales = np.array([entry.scale for entry in entries], dtype=SCALE)
+            self._scales = self._scales.put(numbers, scales)
         self._recent = {**self._recent, **{entry.feature.name: entry for entry in entries}}
         if len(self._recent) ** 2 > len(self._base):
             self._base, self._recent = {**self._base, **self._recent}, {}

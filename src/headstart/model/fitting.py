@@ -264,7 +264,7 @@ def build_state(
         states = adapter.refine_in_blocks(_row_states(knowledge, backbone, row_metadata))
         first_feature = modelled_table(table, settings.binary_link).with_features(train_features[:1])
         example_heads = adapter.adapt(feature_batch(first_feature), states)  # gives the shapes of heads
-    fitted = ModelState(
+    model = ModelState(
         settings=settings.revised(
             backbone=backbone.config,
             adapter=adapter.config,
@@ -290,9 +290,9 @@ def build_state(
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # with the shapes of the adapter's heads
-        feature_store = fitted.feature_store.put([features[i] for i in train_features], heads)
-        fitted = replace(fitted, feature_store=feature_store)
-    return _make_heads(fitted, [feature for feature in features if not feature.fixed])
+        feature_store = model.feature_store.put([features[i] for i in train_features], heads)
+        model = replace(model, feature_store=feature_store)
+    return _make_heads(model, [feature for feature in features if not feature.fixed])
 
 
 def _build_features(table: Table, in_backbone: set[int], *, fixed: bool, aging: bool) -> list[Feature]:
@@ -366,17 +366,17 @@ def _start_clock(table: Table, train_features: NDArray[np.int64], half_life: flo
     return Clock(half_life, now, now, times)
 
 
-def _make_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
+def _make_heads(model: ModelState, features: list[Feature]) -> ModelState:
     """Return the model with ``features`` and the heads that the adapter makes from their contexts."""
     if not is_single_process():
-        return reduce(_make_sharded_heads, batches(features), fitted)
-    start = fitted  # no head depends on another
+        return reduce(_make_sharded_heads, batches(features), model)
+    start = model  # no head depends on another
     batches_with_heads = parallel_map(
         lambda batch: (batch, start.heads_for(batch)), batches(features), each_takes=BYTES_AT_ONCE
     )
     for batch, heads in batches_with_heads:
-        fitted = fitted.with_heads(batch, heads)
-    return fitted
+        model = model.with_heads(batch, heads)
+    return model
 
 
 # -- checkpoints --------------------------------------------------------------------------------------
@@ -496,29 +496,29 @@ def require_consecutive_rows(table: Table) -> None:
 
 
 @torch.no_grad()
-def _make_sharded_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
+def _make_sharded_heads(model: ModelState, features: list[Feature]) -> ModelState:
     """Return the model with features and their heads, where each process has the observations of its rows."""
-    adapter, batch = fitted.adapter, fitted.batch_of(features)
+    adapter, batch = model.adapter, model.batch_of(features)
     shots = global_sum(batch.shots.clone())
-    heads = adapter.adapt_sharded(batch, fitted.states, global_sum)
+    heads = adapter.adapt_sharded(batch, model.states, global_sum)
     for feature, finite in zip(features, are_finite(heads).tolist(), strict=True):
         if not finite:
             raise extreme_feature_error(feature)
-    factors = fitted.calibration.factor(shots, batch.kinds)[:, USUAL_LEVEL]
-    heads = widen_surprised(heads, batch, fitted.states, factors, fitted.knowledge.likelihood)
-    return fitted.with_heads(features, heads)
+    factors = model.calibration.factor(shots, batch.kinds)[:, USUAL_LEVEL]
+    heads = widen_surprised(heads, batch, model.states, factors, model.knowledge.likelihood)
+    return model.with_heads(features, heads)
 
 
-def with_global_shots(fitted: ModelState) -> ModelState:
+def with_global_shots(model: ModelState) -> ModelState:
     """Return the model with the shots of each feature summed over all processes, to be saved.
 
     Heads of its features seem to be fixed, because each process has some of their observations only.
     """
     if is_single_process():
-        return fitted
-    features = list(fitted.feature_store.values())
+        return model
+    features = list(model.feature_store.values())
     shots = global_sum(torch.tensor([feature.shots for feature in features], dtype=torch.int64)).tolist()
     changed = {
         feature.name: replace(feature, shots=count) for feature, count in zip(features, shots, strict=True)
     }
-    return replace(fitted, feature_store=fitted.feature_store.with_contexts(changed))
+    return replace(model, feature_store=model.feature_store.with_contexts(changed))

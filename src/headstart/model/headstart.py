@@ -269,12 +269,12 @@ class Headstart:
         reporter = Reporter(self.quiet or not process_group().is_main)
         start = time.monotonic()
         LOG.info("fitting %d rows and %d features", len(table.rows), len(table.features))
-        fitted = fit_table(table, self.checked_settings(), reporter, folder, resume, device)
-        fitted = choose_ranking(fitted)
+        state = fit_table(table, self.checked_settings(), reporter, folder, resume, device)
+        state = choose_ranking(state)
         with self._lock:
-            self.fitted_ = fitted
-        LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
-        reporter.say(str(replace(self.info, rows=process_group().span(len(fitted.rows))[1])))
+            self.fitted_ = state
+        LOG.info("fitted %s in %.1f s", state.settings.chosen_adapter.name, time.monotonic() - start)
+        reporter.say(str(replace(self.info, rows=process_group().span(len(state.rows))[1])))
         return self
 
     def refit(self, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
@@ -340,7 +340,7 @@ class Headstart:
         """
         model = cls._from_state(load(Path(path), verify=verify))
         model.set_encoders(encoders or {})
-        LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model._fitted.feature_store))
+        LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model._state.feature_store))
         return model
 
     def save(self, path: str | Path) -> None:
@@ -364,9 +364,9 @@ class Headstart:
         >>> loaded.features == model.features
         True
         """
-        self._fitted  # noqa: B018 (raises an error before the folder is made)
+        self._state  # noqa: B018 (raises an error before the folder is made)
         check_place(Path(path))
-        save(lambda: self._fitted, Path(path), owner=self)
+        save(lambda: self._state, Path(path), owner=self)
         if self._call_log is not None:
             self._call_log.discard()  # ``path`` may be the folder of ``updating``
         LOG.info("saved %s", path)
@@ -410,16 +410,16 @@ class Headstart:
         'Dune 3'
         """
         with open_for_changes(Path(path)) as (before, lock):
-            model = cls._from_state(before.fitted)
+            model = cls._from_state(before.model)
             lock.owner = model
-            model._call_log = notes = CallLog(before.fitted)
+            model._call_log = notes = CallLog(before.model)
             try:
                 model.set_encoders(encoders or {})
                 yield model
             finally:
                 model._call_log = None  # a change after the block is not written to the folder
             with model._lock:
-                calls = notes.calls(model._fitted)
+                calls = notes.calls(model._state)
                 if calls is None or not append_changes(before, calls):
                     if not before.verified:
                         load(Path(path))  # detects damage, which saving would give valid checksums
@@ -443,20 +443,20 @@ class Headstart:
         """
         by_column = require_mapping(encoders, "encoders", "{'poster': function}")
         with self._lock:
-            fitted = self._fitted
-            if by_column and fitted.schema is None:
+            state = self._state
+            if by_column and state.schema is None:
                 raise InputError("the model was fitted without metadata and takes no encoders")
-            if fitted.schema is not None:
-                fitted.schema.check_encoders(by_column)
-            after = replace(fitted, encoders={**fitted.encoders, **by_column})
+            if state.schema is not None:
+                state.schema.check_encoders(by_column)
+            after = replace(state, encoders={**state.encoders, **by_column})
             if self._call_log is not None:
-                self._call_log.record_unsaved(fitted, after)
+                self._call_log.record_unsaved(state, after)
             self.fitted_ = after
 
     @property
     def info(self) -> ModelInfo:
         """A summary: the chosen parts, the contribution of metadata columns, the expected error by shots."""
-        return describe_model(self._fitted)
+        return describe_model(self._state)
 
     def card(self) -> ModelCard:
         """Describe the model on one page: data, expected errors, calibration, metadata and staleness.
@@ -475,7 +475,7 @@ class Headstart:
         >>> card.sections["Data"]["kinds"]
         '20 rating:1:5'
         """
-        return describe_on_card(self._fitted)
+        return describe_on_card(self._state)
 
     def staleness(self) -> Staleness:
         """Estimate from the observations since ``fit`` whether a refit would help.
@@ -488,18 +488,18 @@ class Headstart:
         Staleness
             The mean score with its standard error, the number of observations, and whether to refit.
         """
-        fitted = self._fitted
-        return staleness_of(fitted.arrived, len(fitted.knowledge.cells.index))
+        state = self._state
+        return staleness_of(state.arrived, len(state.knowledge.cells.index))
 
     @property
     def features(self) -> list[str]:
         """The names of the features, in the order of ``predict``."""
-        return self._fitted.feature_store.feature_names
+        return self._state.feature_store.feature_names
 
     @property
     def rows(self) -> Names:
         """The names of the rows, in the order of ``predict``."""
-        return self._fitted.rows
+        return self._state.rows
 
     def feature(self, feature: object) -> KnownFeature:
         """Return one feature: its kind, shots, observations and metadata.
@@ -509,7 +509,7 @@ class Headstart:
         feature : str or int
             A feature of the model.
         """
-        return known_feature(self._fitted, feature)
+        return known_feature(self._state, feature)
 
     def row(self, row: object) -> KnownRow:
         """Return one row: its observations and metadata.
@@ -519,7 +519,7 @@ class Headstart:
         row : str or int
             A row of the model.
         """
-        return known_row(self._fitted, row)
+        return known_row(self._state, row)
 
     def find_features(self, text: str) -> list[str]:
         """Return the features whose name or title contains a text, in the order of the model.
@@ -529,9 +529,9 @@ class Headstart:
         text : str
             The text; case is ignored. The title is the metadata column ``title``, or ``name``.
         """
-        fitted = self._fitted
-        names = fitted.feature_store.feature_names
-        return search_names(names, feature_titles(fitted, names), text)
+        state = self._state
+        names = state.feature_store.feature_names
+        return search_names(names, feature_titles(state, names), text)
 
     def find_rows(self, text: str) -> list[str]:
         """Return the rows whose name or title contains a text, in the order of the model.
@@ -541,8 +541,8 @@ class Headstart:
         text : str
             The text; case is ignored. The title is the row metadata column ``title``, or ``name``.
         """
-        fitted = self._fitted
-        return search_names(fitted.rows, row_titles(fitted, range(len(fitted.rows))), text)
+        state = self._state
+        return search_names(state.rows, row_titles(state, range(len(state.rows))), text)
 
     def feature_with_title(self, title: str) -> str | None:
         """Return the name of the only feature with this title; None if there is none.
@@ -557,13 +557,13 @@ class Headstart:
         InputError
             If several features have it.
         """
-        fitted = self._fitted
-        names = fitted.feature_store.feature_names
-        return name_with_title(names, feature_titles(fitted, names), title)
+        state = self._state
+        names = state.feature_store.feature_names
+        return name_with_title(names, feature_titles(state, names), title)
 
     def row_titles(self, rows: Sequence[Any]) -> tuple[str, ...] | None:
         """Return the titles of ``rows``, empty for a row without one; None if none has one."""
-        return row_titles(self._fitted, self._fitted.rows.positions(rows).tolist())
+        return row_titles(self._state, self._state.rows.positions(rows).tolist())
 
     def table(self, *, metadata: bool = True) -> Table:
         """Return all observations of the model as a table for the next ``fit``.
@@ -578,7 +578,7 @@ class Headstart:
         Table
             All rows, features and observations, from ``fit`` and later.
         """
-        return export_table(self._fitted, metadata=metadata)
+        return export_table(self._state, metadata=metadata)
 
     def predict(
         self,
@@ -612,12 +612,12 @@ class Headstart:
         >>> model.predict({"new row": {"film 0": 5, "film 1": 1}}, features=["film 2"]).rows[0]
         'new row'
         """
-        fitted = self._fitted
-        names, states = rows_with_states(fitted, rows, "predict()")
+        state = self._state
+        names, states = rows_with_states(state, rows, "predict()")
         asked = None if features is None else as_list(features)
-        count = len(fitted.feature_store) if asked is None else len(columns_of(fitted, asked))
+        count = len(state.feature_store) if asked is None else len(columns_of(state, asked))
         _require_few_cells(len(names), count)
-        return predict_features(fitted, names, states, asked)
+        return predict_features(state, names, states, asked)
 
     def sample(
         self,
@@ -660,11 +660,11 @@ class Headstart:
         >>> model.sample(rows=["row 0", "row 1"], n=100).shape
         (100, 2, 20)
         """
-        fitted, n = self._fitted, whole_number(n, "sample()")
-        names, states = rows_with_states(fitted, rows, "sample()")
+        state, n = self._state, whole_number(n, "sample()")
+        names, states = rows_with_states(state, rows, "sample()")
         asked = self.features if features is None else as_list(features)
-        _require_few_cells(len(names), len(columns_of(fitted, asked)), n)
-        return draw_cells(fitted, names, states, asked, n, seed_number(random_state))
+        _require_few_cells(len(names), len(columns_of(state, asked)), n)
+        return draw_cells(state, names, states, asked, n, seed_number(random_state))
 
     def impute(
         self,
@@ -706,13 +706,13 @@ class Headstart:
         >>> round(imputations.pool(mean).estimate)
         4
         """
-        fitted, m = self._fitted, whole_number(m, "impute()")
-        names, states = rows_with_states(fitted, rows, "impute()")
+        state, m = self._state, whole_number(m, "impute()")
+        names, states = rows_with_states(state, rows, "impute()")
         asked = self.features if features is None else as_list(features)
-        require_missing_cells(fitted, asked)
-        _require_few_cells(len(names), len(columns_of(fitted, asked)), m)
-        drawn = draw_cells(fitted, names, states, asked, m, seed_number(random_state))
-        return fill_cells(fitted, drawn, export_table(fitted, metadata=False), names, asked)
+        require_missing_cells(state, asked)
+        _require_few_cells(len(names), len(columns_of(state, asked)), m)
+        drawn = draw_cells(state, names, states, asked, m, seed_number(random_state))
+        return fill_cells(state, drawn, export_table(state, metadata=False), names, asked)
 
     def recommend(
         self,
@@ -789,13 +789,13 @@ class Headstart:
         >>> model.recommend({"film 0": 5, "film 1": 1}, n=2).noun
         'feature'
         """
-        fitted = self._fitted
+        state = self._state
         (ranking,) = rank_features(
-            fitted,
-            one_target_row(fitted, row),
+            state,
+            one_target_row(state, row),
             whole_number(n, "recommend()"),
             None if features is None else as_list(features),
-            Criterion(default_criterion(fitted, by), quantile, random_state),
+            Criterion(default_criterion(state, by), quantile, random_state),
             exclude_observed=exclude_observed,
             exclude=as_list(exclude),
             where=where,
@@ -833,13 +833,13 @@ class Headstart:
         dict of str to Ranking
             The rankings by the names of rows.
         """
-        fitted = self._fitted
+        state = self._state
         rankings = rank_features(
-            fitted,
-            target_rows(fitted, rows),
+            state,
+            target_rows(state, rows),
             whole_number(n, "recommend_many()"),
             None if features is None else as_list(features),
-            Criterion(default_criterion(fitted, by), quantile, random_state),
+            Criterion(default_criterion(state, by), quantile, random_state),
             exclude_observed=exclude_observed,
             exclude=as_list(exclude),
             where=where,
@@ -899,7 +899,7 @@ class Headstart:
         (5, 'row')
         """
         return rank_rows(
-            self._fitted,
+            self._state,
             feature,
             whole_number(n, "audience()"),
             None if rows is None else as_list(rows),
@@ -932,7 +932,7 @@ class Headstart:
             The names of the rows, best first.
         """
         candidates = None if rows is None else as_list(rows)
-        return suggest_rows(self._fitted, feature, whole_number(n, "suggest()"), candidates)
+        return suggest_rows(self._state, feature, whole_number(n, "suggest()"), candidates)
 
     def similar(self, feature: object, n: int = 10) -> Similar:
         """Find the features with the most similar predictions.
@@ -952,7 +952,7 @@ class Headstart:
         Similar
             The features with their similarities, the most similar first.
         """
-        return similar(self._fitted, feature, whole_number(n, "similar()"))
+        return similar(self._state, feature, whole_number(n, "similar()"))
 
     def explain(self, row: object, feature: object) -> Explanation:
         """Split a prediction into contributions of observations and metadata that add up to it.
@@ -987,7 +987,7 @@ class Headstart:
         >>> abs(total - explanation.output) < 1e-6
         True
         """
-        return explain(self._fitted, row, feature)
+        return explain(self._state, row, feature)
 
     def evaluate(
         self,
@@ -1040,12 +1040,12 @@ class Headstart:
         >>> results.data["features"], results.curves("rmse")["bayes"].shots
         (4, [0, 4])
         """
-        fitted = self._fitted
-        if not isinstance(table, Table) and len(fitted.kinds) == 1:
-            options.setdefault("kinds", str(fitted.kinds[0]))  # few values may look like another kind
+        state = self._state
+        if not isinstance(table, Table) and len(state.kinds) == 1:
+            options.setdefault("kinds", str(state.kinds[0]))  # few values may look like another kind
         table = as_table(table, "evaluate()", options, quiet=True)
         return evaluate(
-            fitted, table, shots, on, seed_number(random_state), for_user("evaluate()", "evaluate"), by
+            state, table, shots, on, seed_number(random_state), for_user("evaluate()", "evaluate"), by
         )
 
     def add_feature(
@@ -1119,10 +1119,10 @@ class Headstart:
         by_name = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
         unique_names(by_name, "add_features()", "feature")
         with self._lock:
-            fitted = self._fitted
-            if new := check_new_features(fitted, expand_new_features(fitted, by_name)):
-                _warn_unusual(fitted.schema, [feature.record for feature in new])
-                self._change(add_features(fitted, new), lambda: add_features_call(fitted, new))
+            state = self._state
+            if new := check_new_features(state, expand_new_features(state, by_name)):
+                _warn_unusual(state.schema, [feature.record for feature in new])
+                self._change(add_features(state, new), lambda: add_features_call(state, new))
                 LOG.info("added %d features", len(new))
                 LOG.debug("added %s", [feature.name for feature in new])
 
@@ -1135,12 +1135,12 @@ class Headstart:
             A feature of the model.
         """
         with self._lock:
-            require_whole(self._fitted, feature, "remove")
-            for column in columns_of(self._fitted, [feature]):
-                fitted = self._fitted
-                name = fitted.feature_store[column].name
+            require_whole(self._state, feature, "remove")
+            for column in columns_of(self._state, [feature]):
+                state = self._state
+                name = state.feature_store[column].name
                 call = {"verb": "remove_feature", "name": name}
-                self._change(remove_feature(fitted, name), partial(dict, call))
+                self._change(remove_feature(state, name), partial(dict, call))
                 LOG.info("removed feature %r", name)
 
     def rename_feature(self, feature: object, to: object) -> None:
@@ -1155,23 +1155,23 @@ class Headstart:
         """
         name = as_name(to, "feature")
         with self._lock:
-            fitted = self._fitted
-            require_whole(fitted, feature, "rename")
-            renamed = dict.fromkeys(columns_of(fitted, [feature]), name)
-            if category_columns(fitted, feature):
+            state = self._state
+            require_whole(state, feature, "rename")
+            renamed = dict.fromkeys(columns_of(state, [feature]), name)
+            if category_columns(state, feature):
                 renamed = {column: column_name(name, split_column(column)[1]) for column in renamed}
-            if name != feature and (category_columns(fitted, name) or name in fitted.feature_store):
+            if name != feature and (category_columns(state, name) or name in state.feature_store):
                 raise InputError(f"feature {name!r} is already in the model")
             for column, new in renamed.items():
-                exists = new in fitted.feature_store or new in fitted.backbone_features
-                if exists and new != fitted.feature_store[column].name:
+                exists = new in state.feature_store or new in state.backbone_features
+                if exists and new != state.feature_store[column].name:
                     raise InputError(
                         f"feature {new!r} is already in the model, or was in the table of its fit"
                     )
             for column, new in renamed.items():
-                known = self._fitted.feature_store[column]
+                known = self._state.feature_store[column]
                 call = {"verb": "rename_feature", "name": known.name, "to": new}
-                self._change(self._fitted.rename_feature(known, new), partial(dict, call))
+                self._change(self._state.rename_feature(known, new), partial(dict, call))
             LOG.info("renamed feature %r to %r", feature, name)
 
     def observe(
@@ -1254,17 +1254,17 @@ class Headstart:
             choices = "'error', 'add' or 'skip'"
             raise InputError(f"{option_name('unknown')} must be {choices}; got {unknown!r}")
         with self._lock:
-            fitted = self._fitted
+            state = self._state
             if unknown == "error":
-                return self._observe(read_triples(fitted, observations, columns, text, time, weight), update)
-            require_clock(fitted, time)
-            require_weights(fitted, weight)
+                return self._observe(read_triples(state, observations, columns, text, time, weight), update)
+            require_clock(state, time)
+            require_weights(state, weight)
             if not isinstance(observations, (list, tuple)):
-                observations = open_observations(fitted, observations, columns, text, time, weight)
-            names = find_unknown(fitted, observations)
+                observations = open_observations(state, observations, columns, text, time, weight)
+            names = find_unknown(state, observations)
             if unknown == "skip":
                 known, weight = drop_unknown(observations, weight, names)
-                triples = read_triples(fitted, known, columns, text, time, weight)
+                triples = read_triples(state, known, columns, text, time, weight)
                 observed = self._observe(triples, update)
                 return replace(
                     observed, skipped_features=tuple(names.features), skipped_rows=tuple(names.rows)
@@ -1311,19 +1311,19 @@ class Headstart:
             As in ``observe``.
         """
         with self._lock:
-            fitted = self._fitted
-            require_whole(fitted, feature, "observe")
-            if category_columns(fitted, feature):
+            state = self._state
+            require_whole(state, feature, "observe")
+            if category_columns(state, feature):
                 answers = as_mapping(observations, f"feature {feature!r}")
                 answers = require_mapping(answers, f"feature {feature!r}: observations", "{'u17': 'B'}")
                 entries = [(row, feature, value) for row, value in answers.items()]
-                weights = answer_weights(fitted, weight, list(answers), f"feature {feature!r}")
-                triples = read_triples(fitted, entries, Columns(), time=time, weight=weights)
+                weights = answer_weights(state, weight, list(answers), f"feature {feature!r}")
+                triples = read_triples(state, entries, Columns(), time=time, weight=weights)
                 return self._observe(triples, update)
-            known = fitted.feature_store[feature]
-            require_supported(fitted, [known], update)
-            context = check_context(known.name, observations, known.kind, fitted.rows)
-            return self._observe(feature_triples(fitted, known, *context, time, weight), update)
+            known = state.feature_store[feature]
+            require_supported(state, [known], update)
+            context = check_context(known.name, observations, known.kind, state.rows)
+            return self._observe(feature_triples(state, known, *context, time, weight), update)
 
     def observe_row(
         self,
@@ -1360,16 +1360,16 @@ class Headstart:
             As in ``observe``.
         """
         with self._lock:
-            return self._observe(row_triples(self._fitted, row, observations, time, weight), update)
+            return self._observe(row_triples(self._state, row, observations, time, weight), update)
 
     def _observe(self, triples: Triples, update: Update) -> Observed:
         """Add checked observations; the caller holds the lock."""
-        fitted = self._fitted
-        require_supported(fitted, triples.features, update)
-        after, observed, surprise = observe_triples(fitted, triples, update)
+        state = self._state
+        require_supported(state, triples.features, update)
+        after, observed, surprise = observe_triples(state, triples, update)
         if surprise is not None:  # before the change: a filter may turn the warning into an error
             warnings.warn(surprise, SurpriseWarning, stacklevel=4)
-        self._change(after, lambda: observe_call(fitted, after, triples, update))
+        self._change(after, lambda: observe_call(state, after, triples, update))
         LOG.debug("observed: %s", observed)
         return observed
 
@@ -1439,16 +1439,16 @@ class Headstart:
         if not isinstance(update, str) or update not in ("rows", "both"):
             raise InputError(f"add_rows(): update must be 'rows' or 'both'; got {update!r}")
         with self._lock:
-            fitted = self._fitted
-            existing = [name for name in names if name in fitted.rows]
+            state = self._state
+            existing = [name for name in names if name in state.rows]
             if existing:
                 raise InputError(f"row {existing[0]!r} is already in the model")
-            records, encoded = encode_row_metadata(fitted.row_metadata, names, metadata)
-            if fitted.row_metadata is not None:
-                _warn_unusual(fitted.row_metadata.schema, records)
-            answers = {row: answers_of(fitted, row, given) for row, given in by_name.items()}
+            records, encoded = encode_row_metadata(state.row_metadata, names, metadata)
+            if state.row_metadata is not None:
+                _warn_unusual(state.row_metadata.schema, records)
+            answers = {row: answers_of(state, row, given) for row, given in by_name.items()}
             new = NewRows(names, answers, records, encoded, update_features=update == "both")
-            self._change(add_rows(fitted, new), lambda: add_rows_call(fitted, new))
+            self._change(add_rows(state, new), lambda: add_rows_call(state, new))
             LOG.info("added %d rows", len(names))
 
     def remove_row(self, row: object) -> None:
@@ -1463,10 +1463,10 @@ class Headstart:
             A row of the model.
         """
         with self._lock:
-            fitted = self._fitted
-            position = fitted.rows.position(row)
-            name = fitted.rows[position]
-            self._change(remove_row(fitted, position), lambda: {"verb": "remove_row", "name": name})
+            state = self._state
+            position = state.rows.position(row)
+            name = state.rows[position]
+            self._change(remove_row(state, position), lambda: {"verb": "remove_row", "name": name})
             LOG.info("removed row %r", name)
 
     def rename_row(self, row: object, to: object) -> None:
@@ -1481,13 +1481,13 @@ class Headstart:
         """
         name = as_name(to, "row")
         with self._lock:
-            fitted = self._fitted
-            position = fitted.rows.position(row)
-            known = fitted.rows[position]
-            if name in fitted.rows and fitted.rows.position(name) != position:
+            state = self._state
+            position = state.rows.position(row)
+            known = state.rows[position]
+            if name in state.rows and state.rows.position(name) != position:
                 raise InputError(f"row {name!r} is already in the model")
             self._change(
-                fitted.with_row_store(fitted.row_store.rename(position, name)),
+                state.with_row_store(state.row_store.rename(position, name)),
                 lambda: {"verb": "rename_row", "name": known, "to": name},
             )
             LOG.info("renamed row %r to %r", known, name)
@@ -1519,8 +1519,8 @@ class Headstart:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def _repr_html_(self) -> str:
-        fitted = self.info.lines() if hasattr(self, "fitted_") else [("state", "not fitted yet")]
-        return facts_html(fitted, repr(self))
+        lines = self.info.lines() if hasattr(self, "fitted_") else [("state", "not fitted yet")]
+        return facts_html(lines, repr(self))
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Create the lock, which a subclass with its own constructor needs too."""
@@ -1533,7 +1533,7 @@ class Headstart:
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_call_log")}
 
     @property
-    def _fitted(self) -> ModelState:
+    def _state(self) -> ModelState:
         """The fitted state; an error if the model is not fitted."""
         try:
             return self.fitted_
@@ -1554,7 +1554,7 @@ class Headstart:
 
         The caller holds the lock.
         """
-        before, trial = self._fitted, copy(self)
+        before, trial = self._state, copy(self)
         trial._call_log = CallLog(before)
         yield trial
         if self._call_log is not None:
@@ -1568,9 +1568,9 @@ class Headstart:
         return adapter_config(self.adapter, seed=self.random_state)
 
     @classmethod
-    def _from_state(cls, fitted: ModelState) -> Self:
+    def _from_state(cls, state: ModelState) -> Self:
         """Return a model with this state and the settings that it was fitted with."""
-        settings = fitted.settings
+        settings = state.settings
         model = cls(
             settings.backbone,
             settings.adapter,
@@ -1580,7 +1580,7 @@ class Headstart:
             settings.random_state,
             half_life=settings.half_life,
         )
-        model.fitted_ = fitted
+        model.fitted_ = state
         return model
 
 

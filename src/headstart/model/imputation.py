@@ -25,7 +25,7 @@ from headstart.table.names import as_name
 
 @torch.no_grad()
 def draw_cells(
-    fitted: ModelState, rows: Names, states: RowStates, names: Sequence[Any], n: int, seed: int
+    model: ModelState, rows: Names, states: RowStates, names: Sequence[Any], n: int, seed: int
 ) -> NDArray[np.float64]:
     """Draw the values of all cells jointly ``n`` times, in the data's own units: (n, rows, features).
 
@@ -38,14 +38,14 @@ def draw_cells(
     """
     from scipy.special import ndtr
 
-    widths = [len(category_columns(fitted, name)) or 1 for name in names]
+    widths = [len(category_columns(model, name)) or 1 for name in names]
     first = np.cumsum(widths) - widths  # the first column of each feature
-    columns, heads = fitted.feature_store.take(columns_of(fitted, names))
-    prediction = predict_features(fitted, rows, states, names)
+    columns, heads = model.feature_store.take(columns_of(model, names))
+    prediction = predict_features(model, rows, states, names)
     generator = np.random.default_rng(seed)
     drawn = np.empty((n, len(rows), len(names)))
-    kinds = fitted.kinds_of(columns)
-    scores = draw_scores(heads, states, kinds, fitted.knowledge.likelihood, n, generator)
+    kinds = model.kinds_of(columns)
+    scores = draw_scores(heads, states, kinds, model.knowledge.likelihood, n, generator)
     for number, score in enumerate(scores):
         ranks = np.clip(ndtr(score), 1e-12, 1 - 1e-12)
         drawn[number] = prediction.values_at(ranks[:, first])
@@ -156,10 +156,10 @@ class Imputations(Sequence[Any]):
         return f"Imputations({len(self)} × {rows} rows × {features} features, {filled} cells filled)"
 
 
-def require_missing_cells(fitted: ModelState, names: Sequence[Any]) -> None:
+def require_missing_cells(model: ModelState, names: Sequence[Any]) -> None:
     """Raise an error for features of clicks, whose cells without an observation are not missing."""
-    columns = columns_of(fitted, names)
-    clicks = [name for name in columns if fitted.feature_store[name].kind.name == "click"]
+    columns = columns_of(model, names)
+    clicks = [name for name in columns if model.feature_store[name].kind.name == "click"]
     if clicks:
         raise InputError(
             f"feature {clicks[0]!r} has clicks: a cell without a click is not missing, so there is nothing "
@@ -168,7 +168,7 @@ def require_missing_cells(fitted: ModelState, names: Sequence[Any]) -> None:
 
 
 def fill_cells(
-    fitted: ModelState, drawn: NDArray[np.float64], table: Table, rows: Names, features: Sequence[Any]
+    model: ModelState, drawn: NDArray[np.float64], table: Table, rows: Names, features: Sequence[Any]
 ) -> Imputations:
     """Return draws (m, rows, features) with the observed cells of ``table`` unchanged."""
     row, feature = np.full(len(table.rows), -1), np.full(len(table.features), -1)
@@ -176,7 +176,7 @@ def fill_cells(
     level = np.full(len(table.features), -1)  # of columns that are a level
     kinds = []
     for position, name in enumerate(features):
-        columns = category_columns(fitted, name)
+        columns = category_columns(model, name)
         at = table.features.positions(columns or [as_name(name, "feature")])
         feature[at] = position
         if columns:

@@ -386,14 +386,14 @@ def _if_missing(value: float) -> str:
     return for_user("", f"; if it means 'missing', use {as_missing([value])}")
 
 
-def check_new_features(fitted: ModelState, features: Mapping[Any, object]) -> list[Feature]:
+def check_new_features(model: ModelState, features: Mapping[Any, object]) -> list[Feature]:
     """Check new features, ``{name: {"metadata": …, …}}``, and return them without heads."""
-    checked = [_new_feature(fitted, name, parts) for name, parts in features.items()]
+    checked = [_new_feature(model, name, parts) for name, parts in features.items()]
     records = {
-        feature.name: _metadata_of(fitted, feature.name, parts)
+        feature.name: _metadata_of(model, feature.name, parts)
         for feature, parts in zip(checked, features.values(), strict=True)
     }
-    encoded = _encode_metadata(fitted, records)
+    encoded = _encode_metadata(model, records)
     return [
         replace(feature, metadata=vector, record=_drop_missing(record))
         for feature, vector, record in zip(checked, encoded, records.values(), strict=True)
@@ -414,17 +414,17 @@ def _drop_missing(record: Mapping[Any, object]) -> dict[str, object]:
     return {as_name(key, "column name"): value for key, value in record.items() if not is_missing(value)}
 
 
-def _new_feature(fitted: ModelState, key: object, parts: object) -> Feature:
+def _new_feature(model: ModelState, key: object, parts: object) -> Feature:
     """Check a new feature; its head and its metadata follow later."""
     name = as_name(key, "feature")
-    if name in fitted.feature_store:
-        if fitted.feature_store[name].fixed:
+    if name in model.feature_store:
+        if model.feature_store[name].fixed:
             advice = for_user("fit() again to change it", "fit the model again to change it")
         else:
             observe = for_user("use observe_feature()", "use headstart observe-feature")
             advice = f"{observe} to add observations to it"
         raise InputError(f"feature {name!r} is already in the model; {advice}")
-    if category_columns(fitted, name):
+    if category_columns(model, name):
         raise InputError(f"feature {name!r} is already in the model")
     by_part = require_mapping(parts, f"feature {name!r}", "{'metadata': …, 'observations': …}")
     for part in by_part:
@@ -433,87 +433,87 @@ def _new_feature(fitted: ModelState, key: object, parts: object) -> Feature:
                 f"feature {name!r}: unknown part {part!r}{did_you_mean(str(part), FEATURE_PARTS)}"
             )
     observations = {} if by_part.get("observations") is None else by_part["observations"]
-    kind = _feature_kind(fitted, name, by_part.get("kind"))
+    kind = _feature_kind(model, name, by_part.get("kind"))
     advice = f"; {option_name('kind')} gives the feature another kind" if by_part.get("kind") is None else ""
-    rows, values, order = check_context(name, observations, kind, fitted.rows, advice)
-    finds_scale = kind.shares_units(fitted.middle)
+    rows, values, order = check_context(name, observations, kind, model.rows, advice)
+    finds_scale = kind.shares_units(model.middle)
     no_metadata = np.zeros(0, dtype=np.float32)
-    times = None if fitted.clock is None else fitted.clock.times_now(len(rows))
-    weights = context_weights(fitted, by_part.get("weight"), rows, f"feature {name!r}")
+    times = None if model.clock is None else model.clock.times_now(len(rows))
+    weights = context_weights(model, by_part.get("weight"), rows, f"feature {name!r}")
     feature = Feature(name, kind, False, len(rows), no_metadata, rows, values, finds_scale, weights=weights)
-    return fitted.with_own_units(replace(feature, arrivals=fitted.arrivals + order, times=times))
+    return model.with_own_units(replace(feature, arrivals=model.arrivals + order, times=times))
 
 
-def _metadata_of(fitted: ModelState, name: str, parts: Any) -> Mapping[str, object]:
+def _metadata_of(model: ModelState, name: str, parts: Any) -> Mapping[str, object]:
     """Return the metadata of a new feature by column, not yet encoded."""
     metadata = parts.get("metadata")
     if metadata is None:
         return {}
     metadata = require_mapping(metadata, f"feature {name!r}: metadata", "{'year': 2026}")
-    if fitted.schema is None and metadata:
+    if model.schema is None and metadata:
         raise InputError(f"feature {name!r}: the model was fitted without metadata and can use none")
     return metadata
 
 
-def _encode_metadata(fitted: ModelState, records: Mapping[str, Mapping[str, object]]) -> NDArray[np.float32]:
+def _encode_metadata(model: ModelState, records: Mapping[str, Mapping[str, object]]) -> NDArray[np.float32]:
     """Encode the metadata of new features, ``{name: {column: value}}``: (n, width).
 
     All are encoded in one call, because encoders are fast on batches.
     """
-    if fitted.schema is None:
+    if model.schema is None:
         return np.zeros((len(records), 0), dtype=np.float32)
     try:
-        columns = [column.name for column in fitted.schema.columns]
+        columns = [column.name for column in model.schema.columns]
         tidy = [tidy_keys(record, columns) for record in records.values()]
-        return fitted.schema.encode(tidy, fitted.encoders)
+        return model.schema.encode(tidy, model.encoders)
     except InputError as error:
         if len(records) > 1:  # encode one at a time, so that the message names the feature
             for name, record in records.items():
-                _encode_metadata(fitted, {name: record})
+                _encode_metadata(model, {name: record})
             raise
         raise type(error)(f"feature {next(iter(records))!r}: {error}") from None
 
 
-def _feature_kind(fitted: ModelState, name: str, kind: object) -> Kind:
+def _feature_kind(model: ModelState, name: str, kind: object) -> Kind:
     """Return the kind of a new feature.
 
     ``kind`` is a ``Kind`` or a text such as "rating:1:5". A name alone, such as "rating", means the scale of
     the model's features, and None the most frequent kind of the model.
     """
-    kind_name = fitted.kinds[0].name if kind is None else str(kind)
+    kind_name = model.kinds[0].name if kind is None else str(kind)
     if isinstance(kind, Kind) or kind_name not in KIND_NAMES:
         parsed = kind if isinstance(kind, Kind) else Kind.parse(kind_name)
-        if parsed.type not in {known.type for known in fitted.kinds}:
-            raise InputError(f"feature {name!r}: kind {parsed} is {_not_among_kinds(fitted)}")
+        if parsed.type not in {known.type for known in model.kinds}:
+            raise InputError(f"feature {name!r}: kind {parsed} is {_not_among_kinds(model)}")
         return parsed
-    matches = [known for known in fitted.kinds if known.name == kind_name]
+    matches = [known for known in model.kinds if known.name == kind_name]
     if not matches:
-        raise InputError(f"feature {name!r}: kind {kind_name} is {_not_among_kinds(fitted)}")
+        raise InputError(f"feature {name!r}: kind {kind_name} is {_not_among_kinds(model)}")
     first = matches[0]
     if len(matches) == 1 or (kind is None and first.type != KindType.REAL):
         return first
     if first.type != KindType.REAL:
         raise InputError(f"feature {name!r}: say its ends, as {option_name('kind', str(first))}")
     # Each real feature of the model has its own scale: the scale of this one is found from its observations.
-    middle = fitted.middle
+    middle = model.middle
     return first if middle is None else first.with_units(middle.first, middle.second)
 
 
-def _not_among_kinds(fitted: ModelState) -> str:
+def _not_among_kinds(model: ModelState) -> str:
     """Return the end of the message about a kind that the model was not fitted on."""
-    names = ", ".join(sorted({kind.name for kind in fitted.kinds}))
+    names = ", ".join(sorted({kind.name for kind in model.kinds}))
     advice = f"; give {option_name('kind', 'real')} to read its values as numbers" if "real" in names else ""
     return f"not among those the model was fitted on ({names}){advice}"
 
 
-def answers_of(fitted: ModelState, row: object, observations: object) -> dict[Any, Any]:
+def answers_of(model: ModelState, row: object, observations: object) -> dict[Any, Any]:
     """Return the observations ``{feature: value}`` of a row with labels and categories as numbers."""
     what = f"row {row!r}"
     answers = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'Alien': 5}")
-    return expand_answers(fitted, answers, what)
+    return expand_answers(model, answers, what)
 
 
-def check_rows(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[ObservationLists, NDArray[np.int64]]:
+def check_rows(model: ModelState, rows: Mapping[Any, object]) -> tuple[ObservationLists, NDArray[np.int64]]:
     """Check the observations of rows, ``{row: {feature: value}}``.
 
     Returns
@@ -526,10 +526,10 @@ def check_rows(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[Observat
     checked, orders, first = [], [np.zeros(0, np.int64)], 0
     for row, observations in rows.items():
         what = f"row {row!r}"
-        names, values = split_observations(answers_of(fitted, row, observations), what)
-        features = [fitted.feature_store[name] for name in names]
+        names, values = split_observations(answers_of(model, row, observations), what)
+        features = [model.feature_store[name] for name in names]
         values = _check_values(values, names, Kinds([feature.kind for feature in features]), what)
-        feature_numbers = np.array([fitted.feature_store.number(name) for name in names], dtype=np.int64)
+        feature_numbers = np.array([model.feature_store.number(name) for name in names], dtype=np.int64)
         order = np.argsort(feature_numbers)
         checked.append(ObservationList(feature_numbers[order], values[order]))
         orders.append(first + order)
@@ -537,17 +537,17 @@ def check_rows(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[Observat
     return ObservationLists.of(checked), np.concatenate(orders)
 
 
-def encode_rows(fitted: ModelState, rows: Mapping[Any, object]) -> RowStates:
+def encode_rows(model: ModelState, rows: Mapping[Any, object]) -> RowStates:
     """Compute the states of rows that are not in the model, ``{row: {feature: value}}``."""
-    return compute_row_states(fitted, check_rows(fitted, rows)[0], [str(row) for row in rows])
+    return compute_row_states(model, check_rows(model, rows)[0], [str(row) for row in rows])
 
 
-def rows_with_states(fitted: ModelState, rows: Any, what: str) -> tuple[Names, RowStates]:
+def rows_with_states(model: ModelState, rows: Any, what: str) -> tuple[Names, RowStates]:
     """Return the names and states of rows.
 
     Parameters
     ----------
-    fitted : ModelState
+    model : ModelState
         The model.
     rows : list, dict, frame, Table or None
         Names of rows of the model, all by default; or rows that are not in the model, with their
@@ -556,25 +556,25 @@ def rows_with_states(fitted: ModelState, rows: Any, what: str) -> tuple[Names, R
         The name of the caller in messages.
     """
     if isinstance(rows, Table):
-        lists = _lists_of_table(fitted, rows)
-        return rows.rows, compute_row_states(fitted, lists, list(rows.rows))
+        lists = _lists_of_table(model, rows)
+        return rows.rows, compute_row_states(model, lists, list(rows.rows))
     rows = as_row_mapping(rows, what)
     if isinstance(rows, Mapping):
-        return Names(unique_names(rows, what, "row"), "row"), encode_rows(fitted, rows)
+        return Names(unique_names(rows, what, "row"), "row"), encode_rows(model, rows)
     if rows is None:
-        return fitted.rows, fitted.states
+        return model.rows, model.states
     names = Names([as_name(row, "row") for row in as_list(rows)], "row")
     try:
-        return names, fitted.row_store.take(fitted.rows.positions(names))
+        return names, model.row_store.take(model.rows.positions(names))
     except UnknownNameError as error:
         python = "a row that is not in the model is given with its observations, as {'u99': {'Alien': 5}}"
         advice = for_user(python, "--new-rows FILE predicts rows from their observations")
         raise UnknownNameError(f"{error}; {advice}") from None
 
 
-def _lists_of_table(fitted: ModelState, table: Table) -> ObservationLists:
+def _lists_of_table(model: ModelState, table: Table) -> ObservationLists:
     """Check the observations of a table whose rows are not in the model; its features are."""
-    features = [fitted.feature_store[name] for name in table.features]
+    features = [model.feature_store[name] for name in table.features]
     kinds = Kinds([feature.kind for feature in features])
     values, index = table.values.astype(np.float64), table.feature_index
 
@@ -588,7 +588,7 @@ def _lists_of_table(fitted: ModelState, table: Table) -> ObservationLists:
         raise InputError(f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})")
     numbers: NDArray[np.float64] = kinds.numbers(values, index)
     require_representable(values, kinds.scale_numbers(numbers, index), where)
-    keys = np.array([fitted.feature_store.number(name) for name in table.features], dtype=np.int64)[index]
+    keys = np.array([model.feature_store.number(name) for name in table.features], dtype=np.int64)[index]
     order = np.lexsort((keys, table.row_index))
     counts = np.bincount(table.row_index, minlength=len(table.rows))
     return ObservationLists(counts, keys[order], numbers[order])
@@ -661,7 +661,7 @@ class Triples(NamedTuple):
 
 
 def read_triples(
-    fitted: ModelState,
+    model: ModelState,
     data: object,
     columns: Columns,
     text: TextFormat | None = None,
@@ -672,7 +672,7 @@ def read_triples(
 
     Parameters
     ----------
-    fitted : ModelState
+    model : ModelState
         The model.
     data : list of (row, feature, value), frame, path or ReadSource
         The observations; an entry of a list may also be (row, feature, value, time).
@@ -690,38 +690,38 @@ def read_triples(
     InputError
         If a name is not in the model, a value is impossible for its kind, or a cell has two values.
     """
-    require_clock(fitted, time)
-    require_weights(fitted, weight)
+    require_clock(model, time)
+    require_weights(model, weight)
     if isinstance(data, (list, tuple)):
-        data, repeats = expand_triples(fitted, data)
+        data, repeats = expand_triples(model, data)
         if isinstance(weight, (list, tuple, np.ndarray)) and len(weight) == len(repeats):
             weight = np.repeat(np.asarray(weight), repeats)
     if isinstance(data, list) and len(data) == 1:
-        triple = _single_triple(fitted, data[0], time, weight)
+        triple = _single_triple(model, data[0], time, weight)
         if triple is not None:
             return triple
     times: NDArray[np.float64] | None = None
     if isinstance(data, (list, tuple)):
         if text is not None and text.missing:
             raise InputError("missing= is for a frame or a file; leave missing values out of a list")
-        data, times = _split_times(fitted, data, time)
+        data, times = _split_times(model, data, time)
         weights = _given_weights(weight, len(data), lambda i: f"entry {i}")
         rows, features, values = _split_triples(data)
         row_numbers = feature_numbers = np.arange(len(rows), dtype=np.int32)
     else:
-        opened = open_observations(fitted, data, columns, text, time, weight)
+        opened = open_observations(model, data, columns, text, time, weight)
         source, labels = opened.observations, opened.labels
         if labels or any(
-            category_columns(fitted, name) for name in source.features if name not in fitted.feature_store
+            category_columns(model, name) for name in source.features if name not in model.feature_store
         ):
-            return _read_answers(fitted, source, labels)
+            return _read_answers(model, source, labels)
         rows, features, times, weights = source.rows, source.features, source.times, source.weights
         values = source.values.astype(np.float64)
         row_numbers, feature_numbers = source.row_numbers, source.feature_numbers
-    row_index = _row_positions(fitted, rows)[row_numbers]
-    names, known, feature_index = _find_features(fitted, features)
+    row_index = _row_positions(model, rows)[row_numbers]
+    names, known, feature_index = _find_features(model, features)
     feature_index = feature_index[feature_numbers]
-    return _check_triples(fitted, names, known, row_index, feature_index, values, times, weights)
+    return _check_triples(model, names, known, row_index, feature_index, values, times, weights)
 
 
 @dataclass(frozen=True)
@@ -733,12 +733,12 @@ class ReadSource:
 
 
 def open_observations(
-    fitted: ModelState, data: object, columns: Columns, text: TextFormat | None, time: object, weight: object
+    model: ModelState, data: object, columns: Columns, text: TextFormat | None, time: object, weight: object
 ) -> ReadSource:
     """Read a frame or file of observations once; the parameters are those of ``read_triples``."""
     if isinstance(data, ReadSource):
         return data
-    if fitted.clock is not None:
+    if model.clock is not None:
         if time is not None and not isinstance(time, str):
             raise InputError(
                 f"{option_name('time')} of a frame or file is the name of a column; got {time!r}"
@@ -761,7 +761,7 @@ class UnknownNames(NamedTuple):
     features: list[str]
 
 
-def find_unknown(fitted: ModelState, data: Sequence[Any] | ReadSource) -> UnknownNames:
+def find_unknown(model: ModelState, data: Sequence[Any] | ReadSource) -> UnknownNames:
     """Return the names in observations that are not in the model; invalid entries are ignored here."""
     if isinstance(data, ReadSource):
         rows, features = data.observations.rows, data.observations.features
@@ -770,12 +770,8 @@ def find_unknown(fitted: ModelState, data: Sequence[Any] | ReadSource) -> Unknow
         rows = list(dict.fromkeys(as_name(entry[0], "row") for entry in entries))
         features = list(dict.fromkeys(as_name(entry[1], "feature") for entry in entries))
     return UnknownNames(
-        [row for row in rows if row not in fitted.rows],
-        [
-            name
-            for name in features
-            if name not in fitted.feature_store and not category_columns(fitted, name)
-        ],
+        [row for row in rows if row not in model.rows],
+        [name for name in features if name not in model.feature_store and not category_columns(model, name)],
     )
 
 
@@ -817,7 +813,7 @@ def _is_entry(entry: object) -> bool:
     return isinstance(entry, Sequence) and not isinstance(entry, str) and len(entry) in (3, 4)
 
 
-def _read_answers(fitted: ModelState, source: Observations, labels: Sequence[str]) -> Triples:
+def _read_answers(model: ModelState, source: Observations, labels: Sequence[str]) -> Triples:
     """Return observations with labels and categories, one by one; ``labels`` are those of the values."""
     values: list[Any] = source.values.tolist()
     if labels:
@@ -834,11 +830,11 @@ def _read_answers(fitted: ModelState, source: Observations, labels: Sequence[str
     if source.times is not None:
         entries = [(*entry, time) for entry, time in zip(entries, source.times.tolist(), strict=True)]
     weight = None if source.weights is None else source.weights.tolist()
-    return read_triples(fitted, entries, Columns(), weight=weight)
+    return read_triples(model, entries, Columns(), weight=weight)
 
 
 def feature_triples(
-    fitted: ModelState,
+    model: ModelState,
     feature: Feature,
     rows: NDArray[np.int64],
     values: NDArray[np.float64],
@@ -847,16 +843,16 @@ def feature_triples(
     weight: object = None,
 ) -> Triples:
     """Return observations of one feature, checked by ``check_context``, as triples of one time and weight."""
-    require_clock(fitted, time)
-    numbers = np.full(len(rows), fitted.feature_store.number(feature.name))
-    times = None if fitted.clock is None else np.full(len(rows), time_of(_require_time(time), "time"))
-    weights = context_weights(fitted, weight, rows, f"feature {feature.name!r}")
+    require_clock(model, time)
+    numbers = np.full(len(rows), model.feature_store.number(feature.name))
+    times = None if model.clock is None else np.full(len(rows), time_of(_require_time(time), "time"))
+    weights = context_weights(model, weight, rows, f"feature {feature.name!r}")
     feature_positions = np.zeros(len(rows), np.int64)
     return Triples(rows, [feature], feature_positions, numbers, values, times, order, weights)
 
 
 def row_triples(
-    fitted: ModelState,
+    model: ModelState,
     row: object,
     observations: ObservationsLike,
     time: object = None,
@@ -864,14 +860,14 @@ def row_triples(
 ) -> Triples:
     """Check the observations ``{feature: value}`` of one row and return them as triples."""
     name = as_name(row, "row")
-    features, values = split_observations(answers_of(fitted, name, observations), f"row {name!r}")
+    features, values = split_observations(answers_of(model, name, observations), f"row {name!r}")
     triples = [(name, feature, value) for feature, value in zip(features, values.tolist(), strict=True)]
-    return read_triples(fitted, triples, Columns(), time=time, weight=weight)
+    return read_triples(model, triples, Columns(), time=time, weight=weight)
 
 
-def require_weights(fitted: ModelState, weight: object) -> None:
+def require_weights(model: ModelState, weight: object) -> None:
     """Raise an error if a weight is given to a model whose parts read no weights."""
-    if weight is not None and not (fitted.adapter.supports_weights and fitted.backbone.supports_weights):
+    if weight is not None and not (model.adapter.supports_weights and model.backbone.supports_weights):
         raise InputError(
             f"{option_name('weight')} was given, but the observations of this model all count alike; leave "
             f"it out, or fit with {option_name('backbone', 'factorisation')} and "
@@ -880,30 +876,30 @@ def require_weights(fitted: ModelState, weight: object) -> None:
 
 
 def context_weights(
-    fitted: ModelState, weight: object, rows: NDArray[np.int64], what: str
+    model: ModelState, weight: object, rows: NDArray[np.int64], what: str
 ) -> NDArray[np.float64] | None:
     """Return the weights of the observations of ``rows`` (n,) of one feature: (n,); None: all 1.
 
     ``weight`` is one number, or ``{row: number}``; rows that are not named have the weight 1.
     """
-    require_weights(fitted, weight)
+    require_weights(model, weight)
     if isinstance(weight, Mapping):
         given = dict(
-            zip(fitted.rows.positions(unique_names(weight, what, "row")), weight.values(), strict=True)
+            zip(model.rows.positions(unique_names(weight, what, "row")), weight.values(), strict=True)
         )
         unknown = [position for position in given if position not in set(rows.tolist())]
         if unknown:
-            raise InputError(f"{what}: row {fitted.rows[unknown[0]]!r} has a weight and no observation")
+            raise InputError(f"{what}: row {model.rows[unknown[0]]!r} has a weight and no observation")
         weight = [given.get(position, 1.0) for position in rows.tolist()]
-    return _given_weights(weight, len(rows), lambda i: f"{what}, row {fitted.rows[rows[i]]!r}")
+    return _given_weights(weight, len(rows), lambda i: f"{what}, row {model.rows[rows[i]]!r}")
 
 
-def answer_weights(fitted: ModelState, weight: object, rows: list[Any], what: str) -> object:
+def answer_weights(model: ModelState, weight: object, rows: list[Any], what: str) -> object:
     """Return the weights of the answers of ``rows`` to a category, one for each; one number stays one."""
     if not isinstance(weight, Mapping):
         return weight
-    positions = _row_positions(fitted, rows)
-    weights = context_weights(fitted, weight, positions, what)
+    positions = _row_positions(model, rows)
+    weights = context_weights(model, weight, positions, what)
     return None if weights is None else weights.tolist()
 
 
@@ -921,9 +917,9 @@ def _given_weights(weight: object, count: int, where: Callable[[int], str]) -> N
     return check_weights(np.array(numbers, dtype=np.float64), where)
 
 
-def require_clock(fitted: ModelState, time: object) -> None:
+def require_clock(model: ModelState, time: object) -> None:
     """Raise an error if a time is given to a model without a half-life."""
-    if time is not None and fitted.clock is None:
+    if time is not None and model.clock is None:
         raise InputError(
             f"{option_name('time')} was given, but the model has no half-life: its observations do not age; "
             f"leave it out, or fit with {option_name('half_life', '180 days')}"
@@ -941,7 +937,7 @@ def _require_time(time: object) -> object:
 
 
 def _split_times(
-    fitted: ModelState, entries: Sequence[Any], time: object
+    model: ModelState, entries: Sequence[Any], time: object
 ) -> tuple[Sequence[Any], NDArray[np.float64] | None]:
     """Split entries (row, feature, value, time) into triples and times; ``time`` is that of all."""
     timed = [
@@ -950,38 +946,38 @@ def _split_times(
     if any(timed):
         if time is not None:
             raise InputError("the time is given twice, in the list and as an argument; keep one")
-        require_clock(fitted, True)
+        require_clock(model, True)
         if not all(timed):
             raise InputError(f"entry {timed.index(False)} has no time: {entries[timed.index(False)]!r}")
         return [tuple(entry[:3]) for entry in entries], times_of([entry[3] for entry in entries], "time")
-    if fitted.clock is None:
+    if model.clock is None:
         return entries, None
     return entries, np.full(len(entries), time_of(_require_time(time), "time"))
 
 
-def _single_triple(fitted: ModelState, entry: Any, time: object, weight: object) -> Triples | None:
+def _single_triple(model: ModelState, entry: Any, time: object, weight: object) -> Triples | None:
     """Check a single entry quickly; return None unless it is valid, and let the general check report why."""
     if not isinstance(entry, tuple) or len(entry) not in (3, 4):
         return None
     if len(entry) == 4:
-        if time is not None or fitted.clock is None:
+        if time is not None or model.clock is None:
             return None
         entry, time = entry[:3], entry[3]
     row, feature, value = entry
     typed = isinstance(row, str) and isinstance(feature, str) and isinstance(value, (int, float))
     loses_digits = isinstance(value, int) and abs(value) > 2**53
-    if not typed or loses_digits or row not in fitted.rows or feature not in fitted.feature_store:
+    if not typed or loses_digits or row not in model.rows or feature not in model.feature_store:
         return None
-    known = fitted.feature_store[feature]
+    known = model.feature_store[feature]
     kind = known.kind
     if not (abs(value) <= LARGEST and kind.allows(value)):
         return None
     number = kind.margin.to_number(float(value))
     if not abs(number - kind.offset) <= LARGEST * kind.span:
         return None
-    position = np.array([fitted.rows.position(row)])
+    position = np.array([model.rows.position(row)])
     return feature_triples(
-        fitted, known, position, np.array([number], np.float64), np.zeros(1, np.int64), time, weight
+        model, known, position, np.array([number], np.float64), np.zeros(1, np.int64), time, weight
     )
 
 
@@ -1034,10 +1030,10 @@ def _read_source(data: object, columns: Columns, text: TextFormat | None) -> Rea
     return ReadSource(observations, source.labels if isinstance(source, LabelledSource) else ())
 
 
-def _row_positions(fitted: ModelState, rows: list[Any]) -> NDArray[np.int64]:
+def _row_positions(model: ModelState, rows: list[Any]) -> NDArray[np.int64]:
     """Return the positions of rows; raise an error with advice if one is not in the model."""
     try:
-        return fitted.rows.positions(rows)
+        return model.rows.positions(rows)
     except UnknownNameError as error:
         advice = for_user(
             "add_rows() adds new ones, or unknown='add'", "headstart add-rows adds new ones, or --unknown add"
@@ -1045,9 +1041,9 @@ def _row_positions(fitted: ModelState, rows: list[Any]) -> NDArray[np.int64]:
         raise UnknownNameError(f"{error}; {advice}") from None
 
 
-def _find_features(fitted: ModelState, keys: list[Any]) -> tuple[Names, list[Feature], NDArray[np.int64]]:
+def _find_features(model: ModelState, keys: list[Any]) -> tuple[Names, list[Feature], NDArray[np.int64]]:
     """Return the names and features of ``keys`` without repetition, and the position of each key there."""
-    feature_store = fitted.feature_store
+    feature_store = model.feature_store
     names = [
         key if isinstance(key, str) and key in feature_store else as_name(key, "feature") for key in keys
     ]
@@ -1067,7 +1063,7 @@ def _find_features(fitted: ModelState, keys: list[Any]) -> tuple[Names, list[Fea
 
 
 def _check_triples(
-    fitted: ModelState,
+    model: ModelState,
     names: Names,
     features: list[Feature],
     rows: NDArray[np.int64],
@@ -1083,7 +1079,7 @@ def _check_triples(
     kinds = Kinds([feature.kind for feature in features])
 
     def where(observation: int) -> str:
-        return f"row {fitted.rows[rows[observation]]!r}, feature {names[index[observation]]!r}"
+        return f"row {model.rows[rows[observation]]!r}, feature {names[index[observation]]!r}"
 
     impossible = kinds.impossible(values, index)
     if impossible.any():
@@ -1095,10 +1091,10 @@ def _check_triples(
         )
     require_representable(values, kinds.scale(values, index), where)
     values = kinds.numbers(values, index)
-    numbers = np.array([fitted.feature_store.number(feature.name) for feature in features], dtype=np.int64)
+    numbers = np.array([model.feature_store.number(feature.name) for feature in features], dtype=np.int64)
     # Unique cells have the same order as sorted observations; the index is that of their first occurrence.
     _, order = np.unique(rows.astype(np.int64) * len(names) + index, return_index=True)
-    ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times, weights)
+    ordered = sort_observations(rows, index, values, (len(model.rows), len(names)), times, weights)
     rows, index = ordered.row_index.astype(np.int64), ordered.feature_index.astype(np.int64)
     values, times, weights = ordered.values.astype(np.float64), ordered.times, ordered.weights
     repeated = (rows[1:] == rows[:-1]) & (index[1:] == index[:-1])
@@ -1113,7 +1109,7 @@ def _check_triples(
             return f"{kinds[index[observation]].margin.to_value(values[observation]):.12g}{weight}"
 
         raise InputError(
-            f"row {fitted.rows[rows[first]]!r}, feature {names[index[first]]!r} is given twice, as "
+            f"row {model.rows[rows[first]]!r}, feature {names[index[first]]!r} is given twice, as "
             f"{as_given(first)} and {as_given(first + 1)}; keep one"
         )
     first_of_cell = np.concatenate([np.ones(min(1, len(rows)), dtype=bool), ~repeated])

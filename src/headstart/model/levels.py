@@ -24,17 +24,17 @@ from headstart.table.labels import LEVEL
 from headstart.table.names import as_name
 
 
-def category_columns(fitted: ModelState, feature: object) -> list[str]:
+def category_columns(model: ModelState, feature: object) -> list[str]:
     """Return the columns of a category; empty if the model has no such category."""
-    if isinstance(feature, str) and feature in fitted.feature_store:
+    if isinstance(feature, str) and feature in model.feature_store:
         return []
     name = str(feature) if isinstance(feature, int) and abs(feature) < 2**63 else feature
-    return fitted.feature_store.categories.get(name.strip(), []) if isinstance(name, str) else []
+    return model.feature_store.categories.get(name.strip(), []) if isinstance(name, str) else []
 
 
-def columns_of(fitted: ModelState, features: Iterable[Any]) -> list[Any]:
+def columns_of(model: ModelState, features: Iterable[Any]) -> list[Any]:
     """Replace the categories among ``features`` by their columns; other names stay."""
-    return [column for feature in features for column in category_columns(fitted, feature) or [feature]]
+    return [column for feature in features for column in category_columns(model, feature) or [feature]]
 
 
 def is_level(feature: Feature) -> bool:
@@ -47,19 +47,19 @@ def owner_of(feature: Feature) -> str:
     return split_column(feature.name)[0] if is_level(feature) else feature.name
 
 
-def require_whole(fitted: ModelState, feature: object, verb: str) -> None:
+def require_whole(model: ModelState, feature: object, verb: str) -> None:
     """Raise an error if ``feature`` is one level of a category; ``verb`` is applied to whole features."""
-    if isinstance(feature, str) and feature in fitted.feature_store:
-        known = fitted.feature_store[feature]
+    if isinstance(feature, str) and feature in model.feature_store:
+        known = model.feature_store[feature]
         if is_level(known):
             raise InputError(f"{feature!r} is a level of {owner_of(known)!r}; {verb} {owner_of(known)!r}")
 
 
-def complete_categories(fitted: ModelState, features: Sequence[Feature]) -> list[str]:
+def complete_categories(model: ModelState, features: Sequence[Feature]) -> list[str]:
     """Return the names of ``features`` and, after them, of other columns of their categories."""
     names = [feature.name for feature in features]
     groups = dict.fromkeys(owner_of(feature) for feature in features if is_level(feature))
-    columns = [column for group in groups for column in category_columns(fitted, group)]
+    columns = [column for group in groups for column in category_columns(model, group)]
     listed = set(names)
     return [*names, *(column for column in columns if column not in listed)]
 
@@ -82,38 +82,38 @@ def value_text(value: object) -> str:
     return str(value).strip()
 
 
-def expand_answers(fitted: ModelState, answers: Mapping[Any, Any], what: str) -> dict[Any, Any]:
+def expand_answers(model: ModelState, answers: Mapping[Any, Any], what: str) -> dict[Any, Any]:
     """Return the observations ``{feature: value}`` of a row with labels and categories as numbers."""
-    answered = {level for feature, value in answers.items() if (level := _answer(fitted, feature, value))}
+    answered = {level for feature, value in answers.items() if (level := _answer(model, feature, value))}
     expanded: dict[Any, Any] = {}
     for feature, value in answers.items():
-        for name, number in expand_answer(fitted, feature, value, what, answered):
+        for name, number in expand_answer(model, feature, value, what, answered):
             if name in expanded:
                 raise InputError(f"{what}: {name!r} is given twice; keep one")
             expanded[name] = number
     return expanded
 
 
-def _answer(fitted: ModelState, feature: object, value: object) -> str | None:
+def _answer(model: ModelState, feature: object, value: object) -> str | None:
     """Return the category that is answered by the value 1 of a level; None for any other observation."""
     if not (is_value(value) and value == 1) or not isinstance(feature, str):
         return None
-    if feature not in fitted.feature_store:
+    if feature not in model.feature_store:
         return None
-    known = fitted.feature_store[feature]
+    known = model.feature_store[feature]
     return owner_of(known) if is_level(known) else None
 
 
 def expand_answer(
-    fitted: ModelState, feature: object, value: object, what: str, answered: Container[str] = ()
+    model: ModelState, feature: object, value: object, what: str, answered: Container[str] = ()
 ) -> list[tuple[Any, Any]]:
     """Return one answer as pairs of a feature or column of the model and a number.
 
     The value 1 of a level means 0 at the other levels. A 0 means that another level was observed: then the
     category is among ``answered``.
     """
-    if isinstance(feature, str) and feature in fitted.feature_store:
-        what, known = f"{what}, feature {feature!r}", fitted.feature_store[feature]
+    if isinstance(feature, str) and feature in model.feature_store:
+        what, known = f"{what}, feature {feature!r}", model.feature_store[feature]
         if not is_level(known):
             return [(feature, label_value(known.kind, value, what))]
         owner, level = split_column(feature)
@@ -121,8 +121,8 @@ def expand_answer(
             return []
         if not (is_value(value) and value == 1):
             raise InputError(f"{what}: say which level of {owner!r} was observed, as {owner!r} = {level!r}")
-        return list(level_values(category_columns(fitted, owner), level, what).items())
-    if columns := category_columns(fitted, feature):
+        return list(level_values(category_columns(model, owner), level, what).items())
+    if columns := category_columns(model, feature):
         return list(level_values(columns, value, f"{what}, feature {feature!r}").items())
     return [(feature, value)]
 
@@ -138,7 +138,7 @@ def label_value(kind: Kind, value: object, what: str) -> object:
     return value if number is None else number
 
 
-def expand_triples(fitted: ModelState, entries: Sequence[Any]) -> tuple[Sequence[Any], list[int]]:
+def expand_triples(model: ModelState, entries: Sequence[Any]) -> tuple[Sequence[Any], list[int]]:
     """Return entries (row, feature, value, …) with labels and categories as numbers.
 
     Returns also the number of entries that each one becomes; empty if nothing changes.
@@ -148,8 +148,8 @@ def expand_triples(fitted: ModelState, entries: Sequence[Any]) -> tuple[Sequence
         and len(entry) >= 3
         and not isinstance(entry[2], str)
         and isinstance(entry[1], str)
-        and entry[1] in fitted.feature_store
-        and not is_level(fitted.feature_store[entry[1]])
+        and entry[1] in model.feature_store
+        and not is_level(model.feature_store[entry[1]])
         for entry in entries
     )
     if plain:
@@ -157,7 +157,7 @@ def expand_triples(fitted: ModelState, entries: Sequence[Any]) -> tuple[Sequence
     answered: dict[Any, set[str]] = {}  # the categories that are answered by the value 1 of a level, by row
     for entry in entries:
         is_triple = isinstance(entry, (tuple, list)) and len(entry) in (3, 4)
-        if is_triple and (category := _answer(fitted, entry[1], entry[2])):
+        if is_triple and (category := _answer(model, entry[1], entry[2])):
             answered.setdefault(str(entry[0]), set()).add(category)
     expanded: list[Any] = []
     repeats: list[int] = []
@@ -167,39 +167,39 @@ def expand_triples(fitted: ModelState, entries: Sequence[Any]) -> tuple[Sequence
             repeats.append(1)
             continue
         row, feature, value, *time = entry
-        pairs = expand_answer(fitted, feature, value, f"row {row!r}", answered.get(str(row), ()))
+        pairs = expand_answer(model, feature, value, f"row {row!r}", answered.get(str(row), ()))
         expanded += [(row, name, number, *time) for name, number in pairs]
         repeats.append(len(pairs))
     return expanded, repeats
 
 
-def expand_new_features(fitted: ModelState, features: Mapping[Any, Any]) -> dict[Any, Any]:
+def expand_new_features(model: ModelState, features: Mapping[Any, Any]) -> dict[Any, Any]:
     """Replace each new category ``{name: {"kind": "category:A,B", …}}`` by its columns; others stay."""
     expanded: dict[Any, Any] = {}
     for key, parts in features.items():
-        if not isinstance(parts, Mapping) or not _is_category(fitted, parts):
+        if not isinstance(parts, Mapping) or not _is_category(model, parts):
             if isinstance(parts, Mapping) and parts.get("levels") is not None:
                 raise InputError(f"feature {key!r}: only a category has {option_name('levels')}")
             expanded[key] = parts
             continue
         name = as_name(key, "feature")
-        if name in fitted.feature_store or category_columns(fitted, name):
+        if name in model.feature_store or category_columns(model, name):
             raise InputError(f"feature {name!r} is already in the model")
-        for column, own in _columns_of_new(fitted, name, parts).items():
+        for column, own in _columns_of_new(model, name, parts).items():
             expanded[column] = own
     return expanded
 
 
-def _is_category(fitted: ModelState, parts: Mapping[str, Any]) -> bool:
+def _is_category(model: ModelState, parts: Mapping[str, Any]) -> bool:
     """Return whether a new feature is a category: as given, or as most features of the model."""
     kind = parts.get("kind")
     if kind is None:
-        return fitted.kinds[0] == Kind(Category()) or parts.get("levels") is not None
+        return model.kinds[0] == Kind(Category()) or parts.get("levels") is not None
     margin = parse_kind(kind)
     return isinstance(margin.margin if isinstance(margin, Kind) else margin, Category)
 
 
-def _columns_of_new(fitted: ModelState, name: str, parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _columns_of_new(model: ModelState, name: str, parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the columns of a new category as new features."""
     from headstart.model.inputs import as_mapping, require_mapping  # imports this module
 
@@ -215,7 +215,7 @@ def _columns_of_new(fitted: ModelState, name: str, parts: Mapping[str, Any]) -> 
     levels = list(margin.names) if isinstance(margin, Category) else []
     if not levels:
         found = [value_text(value) for value in answers.values()]
-        levels = list(dict.fromkeys([*_shared_levels(fitted), *map(str, about or ()), *sorted(set(found))]))
+        levels = list(dict.fromkeys([*_shared_levels(model), *map(str, about or ()), *sorted(set(found))]))
     unknown = [str(level) for level in about or () if str(level) not in levels]
     if unknown:
         raise InputError(f"feature {name!r}: {unknown[0]!r} is not one of its levels: {join_names(levels)}")
@@ -231,8 +231,8 @@ def _columns_of_new(fitted: ModelState, name: str, parts: Mapping[str, Any]) -> 
     for row, value in answers.items():
         for column, number in level_values(columns, value, f"feature {name!r} at {row!r}").items():
             values[column][row] = number
-    described = fitted.schema is not None and any(column.name == LEVEL for column in fitted.schema.columns)
-    known = _level_counts(fitted) if described else {}
+    described = model.schema is not None and any(column.name == LEVEL for column in model.schema.columns)
+    known = _level_counts(model) if described else {}
     result = {}
     for column, level in zip(columns, levels, strict=True):
         metadata = {**({LEVEL: level} if level in known else {}), **(parts.get("metadata") or {})}
@@ -245,15 +245,15 @@ def _columns_of_new(fitted: ModelState, name: str, parts: Mapping[str, Any]) -> 
     return result
 
 
-def _shared_levels(fitted: ModelState) -> list[str]:
+def _shared_levels(model: ModelState) -> list[str]:
     """Return the levels that most categories of the model have."""
-    features = len(fitted.feature_store.categories)
-    return [level for level, count in _level_counts(fitted).items() if 2 * count > features]
+    features = len(model.feature_store.categories)
+    return [level for level, count in _level_counts(model).items() if 2 * count > features]
 
 
-def _level_counts(fitted: ModelState) -> Counter[str]:
+def _level_counts(model: ModelState) -> Counter[str]:
     """Return the number of categories of the model that have each level."""
-    groups = fitted.feature_store.categories.values()
+    groups = model.feature_store.categories.values()
     return Counter(split_column(column)[1] for columns in groups for column in columns)
 
 

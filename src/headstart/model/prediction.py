@@ -140,11 +140,11 @@ class Units:
     shifts: Numbers  # (features,): of the calibration of logits
 
     @classmethod
-    def of(cls, fitted: ModelState, features: FeatureListing) -> Units:
+    def of(cls, model: ModelState, features: FeatureListing) -> Units:
         """Return the units of ``features``."""
-        calibration, kinds = fitted.calibration, features.kinds
+        calibration, kinds = model.calibration, features.kinds
         table, shots = calibration.table, calibration.at(features.shots)
-        factors = table.factors[fitted.modelled_types(kinds.types), shots]
+        factors = table.factors[model.modelled_types(kinds.types), shots]
         return cls(kinds, factors, table.slopes[shots], table.shifts[shots])
 
     @property
@@ -713,23 +713,23 @@ class CellPrediction(NamedTuple):
     high: float
 
 
-def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> CellPrediction:
+def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> CellPrediction:
     """Predict the feature ``name`` at one row in numpy; equal to ``predict_features`` up to rounding.
 
     ``level`` is the probability that the interval contains the value.
     """
-    feature, likelihood = fitted.feature_store[name], fitted.knowledge.likelihood
-    kind = fitted.kind_of(feature)
-    has_local_part = fitted.local is not None and not feature.in_backbone
+    feature, likelihood = model.feature_store[name], model.knowledge.likelihood
+    kind = model.kind_of(feature)
+    has_local_part = model.local is not None and not feature.in_backbone
     if has_local_part or is_level(feature):  # all levels are predicted
-        states = fitted.row_store.take(np.array([fitted.rows.position(row)]))
-        found = predict_features(fitted, Names([row], "row"), states, [name])
+        states = model.row_store.take(np.array([model.rows.position(row)]))
+        found = predict_features(model, Names([row], "row"), states, [name])
         return CellPrediction(
             *(float(part[0, 0]) for part in (found.mean, found.std, *found.interval(level)))
         )
-    state = fitted.row_store.head_inputs(np.array([fitted.rows.position(row)]), "current").state()
-    mean, std = predict_cell(_head_of(fitted, name, kind), state, kind, likelihood)
-    table, shots = fitted.calibration.table, int(fitted.calibration.at(np.asarray(feature.shots)))
+    state = model.row_store.head_inputs(np.array([model.rows.position(row)]), "current").state()
+    mean, std = predict_cell(_head_of(model, name, kind), state, kind, likelihood)
+    table, shots = model.calibration.table, int(model.calibration.at(np.asarray(feature.shots)))
     factors = table.factors[kind, shots]
     if feature.kind.type == KindType.BINARY:
         mean, std = _calibrate_probability(mean, table.slopes[shots], table.shifts[shots])
@@ -743,15 +743,15 @@ def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> C
     return CellPrediction(float(mean), float(std), float(low), float(high))
 
 
-def _head_of(fitted: ModelState, name: str, kind: int) -> OneHead:
+def _head_of(model: ModelState, name: str, kind: int) -> OneHead:
     """Return the head of a feature; without a covariance, it is zero and the noise that of the likelihood."""
-    (slot,) = fitted.feature_store.slots([name])
-    parts = [part[slot] for part in fitted.feature_store.stored_arrays]
+    (slot,) = model.feature_store.slots([name])
+    parts = [part[slot] for part in model.feature_store.stored_arrays]
     if len(parts) == 4:
         return OneHead(*parts)
     size = len(parts[0]) + 1
     covariance = parts[2] if len(parts) > 2 else np.zeros(packed_size(size))
-    noise = fitted.knowledge.likelihood.noise(torch.tensor(kind)).detach()
+    noise = model.knowledge.likelihood.noise(torch.tensor(kind)).detach()
     return OneHead(parts[0], parts[1], covariance, float(noise))
 
 
@@ -759,7 +759,7 @@ _cached_half_width = lru_cache(maxsize=64)(_normal_half_width)
 
 
 def predict_features(
-    fitted: ModelState,
+    model: ModelState,
     rows: Names,
     states: RowStates,
     names: Sequence[Any] | None = None,
@@ -769,15 +769,15 @@ def predict_features(
 
     A name ``FEATURE=LEVEL`` is the event that a category has this level: a binary feature.
     """
-    columns = fitted.feature_store.listing(None if names is None else columns_of(fitted, names))
+    columns = model.feature_store.listing(None if names is None else columns_of(model, names))
     if not any(isinstance(margin, Category) for margin in columns.kinds.margins):
-        return _predict_columns(fitted, rows, states, columns, device)
+        return _predict_columns(model, rows, states, columns, device)
     # The probabilities of the levels of a category add up to 1: all of them are computed.
-    whole = fitted.feature_store.listing(complete_categories(fitted, columns.features))
-    predicted = _predict_columns(fitted, rows, states, whole, device)
+    whole = model.feature_store.listing(complete_categories(model, columns.features))
+    predicted = _predict_columns(model, rows, states, whole, device)
     if names is None:
-        names = fitted.feature_store.feature_names
-    return collapse_levels(predicted, [(name, category_columns(fitted, name)) for name in names])
+        names = model.feature_store.feature_names
+    return collapse_levels(predicted, [(name, category_columns(model, name)) for name in names])
 
 
 def collapse_levels(columns: Prediction, features: Sequence[tuple[Any, list[str]]]) -> Prediction:
@@ -809,23 +809,23 @@ def collapse_levels(columns: Prediction, features: Sequence[tuple[Any, list[str]
 
 @torch.no_grad()
 def _predict_columns(
-    fitted: ModelState, rows: Names, states: RowStates, features: FeatureListing, device: torch.device
+    model: ModelState, rows: Names, states: RowStates, features: FeatureListing, device: torch.device
 ) -> Prediction:
     """Predict columns of the model, of categories all levels."""
-    units, likelihood = Units.of(fitted, features), fitted.knowledge.likelihood
-    types = torch.from_numpy(fitted.modelled_types(units.kinds.types)).to(device)
+    units, likelihood = Units.of(model, features), model.knowledge.likelihood
+    types = torch.from_numpy(model.modelled_types(units.kinds.types)).to(device)
     center, scale = np.empty((2, len(rows), len(features.names)))
     step = max(1, _CELLS_AT_ONCE // max(1, min(len(rows), _ROWS_AT_ONCE)))
     for first in range(0, len(features.names), step):
         which = np.arange(first, min(first + step, len(features.names)))
         columns, positions = slice(first, first + len(which)), None
         if device.type == "cpu":
-            heads, positions = fitted.feature_store.heads_for_grid(features.slots[which])
+            heads, positions = model.feature_store.heads_for_grid(features.slots[which])
         else:
-            heads = move(fitted.feature_store.heads_at(features.slots[which]), device)
+            heads = move(model.feature_store.heads_at(features.slots[which]), device)
         whole_listing = len(which) == len(features.names)
         listed = features.features if whole_listing else features.features[columns]
-        local = fitted.local_part(listed, features.slots[which])
+        local = model.local_part(listed, features.slots[which])
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             block = move(states if len(rows) <= _ROWS_AT_ONCE else states.take(part), device)
@@ -844,7 +844,7 @@ def _predict_columns(
 
 @torch.no_grad()
 def predict_pairs(
-    fitted: ModelState,
+    model: ModelState,
     rows: NDArray[np.int64],
     names: Sequence[Any],
     which: NDArray[np.int64],
@@ -855,7 +855,7 @@ def predict_pairs(
 
     Parameters
     ----------
-    fitted : ModelState
+    model : ModelState
         The model.
     rows : ndarray of shape (n,)
         The position of each pair's row.
@@ -879,27 +879,27 @@ def predict_pairs(
     for first in range(0, len(names), _HEADS_AT_ONCE):
         last = min(first + _HEADS_AT_ONCE, len(names))
         pairs = order[starts[first] : starts[last]]
-        features = fitted.feature_store.listing(names[first:last])
-        heads = fitted.feature_store.heads_at(features.slots)
+        features = model.feature_store.listing(names[first:last])
+        heads = model.feature_store.heads_at(features.slots)
         unique_rows, inverse = np.unique(rows[pairs], return_inverse=True)
         indptr = torch.from_numpy(starts[first : last + 1]).to(device)
         index = torch.from_numpy(inverse).to(device)
         cells = Cells(indptr - indptr[0], index, torch.zeros(len(pairs), device=device), len(unique_rows))
         heads = move(heads.to(torch.float64), device)
-        states = move(fitted.row_store.take(unique_rows).to(torch.float64), device)
-        types = torch.from_numpy(fitted.modelled_types(features.kinds.types)).to(device)
-        likelihood = fitted.knowledge.likelihood
+        states = move(model.row_store.take(unique_rows).to(torch.float64), device)
+        types = torch.from_numpy(model.modelled_types(features.kinds.types)).to(device)
+        likelihood = model.knowledge.likelihood
         predictive = predict_cells(heads, states, cells, types, likelihood)
-        local = fitted.local_part(features.features, features.slots)
+        local = model.local_part(features.features, features.slots)
         if local is not None:
             predictive = local.shift_cells(predictive, replace(cells, index=torch.from_numpy(rows[pairs])))
-        units, column = Units.of(fitted, features), which[pairs] - first
+        units, column = Units.of(model, features), which[pairs] - first
         numbers = units.apply(predictive.mean, predictive.std, column)
         for position, feature in enumerate(features.features):
             if is_level(feature):  # all levels are predicted
                 mine = column == position
                 at = Names([str(i) for i in range(int(mine.sum()))], "row")
-                found = predict_features(fitted, at, fitted.row_store.take(rows[pairs][mine]), [feature.name])
+                found = predict_features(model, at, model.row_store.take(rows[pairs][mine]), [feature.name])
                 numbers[0][mine], numbers[1][mine] = found.center[:, 0], found.scale[:, 0]
         mean[pairs], std[pairs] = units.kinds.moments(*numbers, column)
         low[pairs], high[pairs] = interval(*numbers, units.kinds, units.interval_factors, level, column)

@@ -95,13 +95,13 @@ class Candidates:
     local: LocalPart | None = None  # of the features; None: none has one
 
     @classmethod
-    def at(cls, fitted: ModelState, columns: FeatureColumns, slots: Tensor | slice) -> Candidates:
+    def at(cls, model: ModelState, columns: FeatureColumns, slots: Tensor | slice) -> Candidates:
         """Return the features whose heads are stored in ``slots``."""
         types = torch.from_numpy(columns.types)[slots]
         shots = torch.from_numpy(columns.shots)[slots]
         all_types = torch.from_numpy(columns.kinds)
-        heads, modelled = fitted.feature_store.heads_at(slots), fitted.modelled_types(types)
-        local = fitted.local_part(columns.features)
+        heads, modelled = model.feature_store.heads_at(slots), model.modelled_types(types)
+        local = model.local_part(columns.features)
         if local is not None:
             whole = isinstance(slots, slice) and slots == slice(0, local.size)
             local = local if whole else local.take(np.arange(local.size)[slots])
@@ -109,7 +109,7 @@ class Candidates:
 
 
 def scores(
-    fitted: ModelState,
+    model: ModelState,
     criterion: Criterion,
     candidates: Candidates,
     states: RowStates,
@@ -123,13 +123,13 @@ def scores(
     given the uncertainty of head and row (Thompson sampling); each cell has its own.
     """
     if criterion.by == "relevance":
-        return _relevance(fitted, candidates, states, dtype)
+        return _relevance(model, candidates, states, dtype)
     if criterion.by == "lift":
         mean = replace(criterion, by="mean")
-        usual = scores(fitted, mean, candidates, average_row(fitted), dtype)
-        return scores(fitted, mean, candidates, states, dtype) - usual
-    likelihood, modelled = fitted.knowledge.likelihood, candidates.modelled
-    is_linear, local = likelihood.is_linear(fitted.modelled_types(candidates.all_types)), candidates.local
+        usual = scores(model, mean, candidates, average_row(model), dtype)
+        return scores(model, mean, candidates, states, dtype) - usual
+    likelihood, modelled = model.knowledge.likelihood, candidates.modelled
+    is_linear, local = likelihood.is_linear(model.modelled_types(candidates.all_types)), candidates.local
     if criterion.by == "mean" and is_linear and local is None:
         scored = grid_logits(candidates.heads, states, dtype)
     else:
@@ -139,7 +139,7 @@ def scores(
         if criterion.by in ("lower", "upper"):
             deviations = _normal_quantile(criterion.quantile) * (1 if criterion.by == "upper" else -1)
             probability = _mean_at(predictive, deviations)
-            factor = _calibration_factor(fitted, candidates, 2 * criterion.quantile - 1).to(dtype)
+            factor = _calibration_factor(model, candidates, 2 * criterion.quantile - 1).to(dtype)
             value = scored + deviations * factor * predictive.std
             scored = torch.where(candidates.types == KindType.BINARY, probability, value)
         elif criterion.by == "sample":
@@ -147,13 +147,13 @@ def scores(
     if KindType.BINARY in candidates.all_types:
         binary = candidates.types == KindType.BINARY
         shots = candidates.shots[binary]
-        probabilities = fitted.calibration.probability(scored[:, binary].clamp(0, 1), shots)
+        probabilities = model.calibration.probability(scored[:, binary].clamp(0, 1), shots)
         scored = scored.clone()
         scored[:, binary] = probabilities.to(dtype)
     return scored
 
 
-def _relevance(fitted: ModelState, candidates: Candidates, states: RowStates, dtype: torch.dtype) -> Tensor:
+def _relevance(model: ModelState, candidates: Candidates, states: RowStates, dtype: torch.dtype) -> Tensor:
     """Return the probability that a row observes each candidate and likes it: (rows, features).
 
     A row observes a feature with the share of rows that have observed it. It likes a 1 of a binary feature,
@@ -165,29 +165,29 @@ def _relevance(fitted: ModelState, candidates: Candidates, states: RowStates, dt
             "are preferred; other kinds have no common order"
         )
     predictive = predict_grid(
-        candidates.heads, states, candidates.modelled, fitted.knowledge.likelihood, dtype
+        candidates.heads, states, candidates.modelled, model.knowledge.likelihood, dtype
     )
     if candidates.local is not None:
         predictive = candidates.local.shift(predictive, states.rows)
-    factor = _calibration_factor(fitted, candidates, COVERAGE).to(dtype)
+    factor = _calibration_factor(model, candidates, COVERAGE).to(dtype)
     above = torch.special.ndtr((predictive.mean - RELEVANT_RATING) / (factor * predictive.std))
-    probability = fitted.calibration.probability(predictive.mean.clamp(0, 1), candidates.shots).to(dtype)
+    probability = model.calibration.probability(predictive.mean.clamp(0, 1), candidates.shots).to(dtype)
     liked = torch.where(candidates.types == KindType.BINARY, probability, above)
     liked = torch.where(candidates.types == KindType.CLICK, predictive.mean, liked)
-    return liked * ((candidates.shots + 1) / (len(fitted.rows) + 1)).to(dtype)
+    return liked * ((candidates.shots + 1) / (len(model.rows) + 1)).to(dtype)
 
 
-def default_criterion(fitted: ModelState, by: By | None) -> By:
+def default_criterion(model: ModelState, by: By | None) -> By:
     """Return the criterion ``by``, or else the one that ranked best on held-out cells at the fit."""
-    if by is not None or fitted.judgement is None:
+    if by is not None or model.judgement is None:
         return by or "mean"
-    return cast(By, fitted.judgement.ranking)
+    return cast(By, model.judgement.ranking)
 
 
-def average_row(fitted: ModelState) -> RowStates:
+def average_row(model: ModelState) -> RowStates:
     """Return the state of a row with the mean activation of all rows: one row."""
-    states = fitted.states.take(slice(0, 1))
-    activation = second_moment(fitted.states)[-1:, :-1].to(states.activation.dtype)
+    states = model.states.take(slice(0, 1))
+    activation = second_moment(model.states)[-1:, :-1].to(states.activation.dtype)
     return replace(states, activation=activation, variance=None, rows=None)
 
 
@@ -230,9 +230,9 @@ def _scramble(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return numbers ^ (numbers >> np.uint64(31))
 
 
-def _calibration_factor(fitted: ModelState, candidates: Candidates, level: float) -> Tensor:
+def _calibration_factor(model: ModelState, candidates: Candidates, level: float) -> Tensor:
     """Return the calibration factors of the widths of intervals of probability ``level``: (features,)."""
-    factors = fitted.calibration.factor(candidates.shots, candidates.modelled)
+    factors = model.calibration.factor(candidates.shots, candidates.modelled)
     right = int(np.clip(np.searchsorted(LEVELS, level), 1, len(LEVELS) - 1))
     share = (level - LEVELS[right - 1]) / (LEVELS[right] - LEVELS[right - 1])
     return torch.lerp(factors[:, right - 1], factors[:, right], float(np.clip(share, 0, 1)))
@@ -444,7 +444,7 @@ ScoredSlots = tuple[NDArray[np.int64], NDArray[np.float64]]  # of the best featu
 _EMPTY = np.zeros(0, dtype=np.int64)
 
 
-def one_target_row(fitted: ModelState, row: object) -> TargetRows:
+def one_target_row(model: ModelState, row: object) -> TargetRows:
     """Return a row given by its name or its observations, with its state."""
     if not is_observations(row):
         if not (isinstance(row, str) or np.isscalar(row)):
@@ -452,33 +452,33 @@ def one_target_row(fitted: ModelState, row: object) -> TargetRows:
                 f"recommend() takes the name or the observations of one row; got {type(row).__name__}; "
                 "recommend_many() takes several rows"
             )
-        return _known_rows(fitted, [row])
+        return _known_rows(model, [row])
     observations = as_mapping(row, "recommend()")
     if isinstance(observations, Mapping) and any(is_observations(value) for value in observations.values()):
         raise InputError(
             "recommend() takes the observations {feature: value} of one row; recommend_many() takes several"
         )
-    return _new_rows(fitted, {NEW_ROW: observations})
+    return _new_rows(model, {NEW_ROW: observations})
 
 
-def target_rows(fitted: ModelState, rows: Any) -> TargetRows:
+def target_rows(model: ModelState, rows: Any) -> TargetRows:
     """Return rows given by their names, or as ``{row: {feature: value}}`` or a frame, with their states."""
     rows = as_row_mapping(rows, "recommend_many()")
     if isinstance(rows, Mapping):
         unique_names(rows, "recommend_many()", "row")
-        return _new_rows(fitted, {row: as_mapping(rows[row], f"row {row!r}") for row in rows})
-    return _known_rows(fitted, as_list(rows))
+        return _new_rows(model, {row: as_mapping(rows[row], f"row {row!r}") for row in rows})
+    return _known_rows(model, as_list(rows))
 
 
-def _known_rows(fitted: ModelState, rows: Sequence[object]) -> TargetRows:
+def _known_rows(model: ModelState, rows: Sequence[object]) -> TargetRows:
     names = [as_name(row, "row") for row in rows]
-    positions = fitted.rows.positions(names)
+    positions = model.rows.positions(names)
     targets = [TargetRow(name, int(position)) for name, position in zip(names, positions, strict=True)]
-    return targets, fitted.row_store.take(positions)
+    return targets, model.row_store.take(positions)
 
 
-def _new_rows(fitted: ModelState, rows: Mapping[Any, Any]) -> TargetRows:
-    states = encode_rows(fitted, rows)
+def _new_rows(model: ModelState, rows: Mapping[Any, Any]) -> TargetRows:
+    states = encode_rows(model, rows)
     targets = [
         TargetRow(as_name(row, "row"), None, tuple(as_name(feature, "feature") for feature in observations))
         for row, observations in rows.items()
@@ -487,7 +487,7 @@ def _new_rows(fitted: ModelState, rows: Mapping[Any, Any]) -> TargetRows:
 
 
 def rank_features(
-    fitted: ModelState,
+    model: ModelState,
     targets: TargetRows,
     n: int,
     features: Sequence[Any] | None,
@@ -502,7 +502,7 @@ def rank_features(
     """Rank features for each target row, best first; the parameters are those of ``Headstart.recommend``."""
     rows, states = targets
     best = best_features(
-        fitted,
+        model,
         rows,
         states,
         n,
@@ -513,18 +513,18 @@ def rank_features(
         exclude=exclude,
         where=where,
     )
-    stored = fitted.feature_store.columns.features
+    stored = model.feature_store.columns.features
     rankings = []
     for line, (row, (slots, score)) in enumerate(zip(rows, best, strict=True)):
         names = [stored[slot].name for slot in slots]
         if criterion.by == "information":
             names = [owner_of(stored[slot]) for slot in slots]
         prediction = predict_features(
-            fitted, Names([row.name], "row"), states.take(slice(line, line + 1)), names
+            model, Names([row.name], "row"), states.take(slice(line, line + 1)), names
         )
         low, high = prediction.interval(level)
         mean, std, low, high = (part[0] for part in (prediction.mean, prediction.std, low, high))
-        titles = feature_titles(fitted, names)
+        titles = feature_titles(model, names)
         numbers = (score, mean, std, low, high)
         if criterion.by == "mean" and any(is_level(stored[slot]) for slot in slots):
             # The probabilities of the levels of a category are divided by their sum.
@@ -538,7 +538,7 @@ def rank_features(
 
 @torch.no_grad()
 def best_features(
-    fitted: ModelState,
+    model: ModelState,
     rows: Sequence[TargetRow],
     states: RowStates,
     n: int,
@@ -551,15 +551,15 @@ def best_features(
     where: Mapping[str, Any] | None = None,
 ) -> list[ScoredSlots]:
     """Return, for each row, the slots of the best features, best first, and their scores."""
-    columns = fitted.feature_store.columns
+    columns = model.feature_store.columns
     exclude_observed = truth(exclude_observed, "exclude_observed")
     mixed_kinds = truth(mixed_kinds, "mixed_kinds")
-    slots = _slots_of(fitted, columns, features, criterion)
+    slots = _slots_of(model, columns, features, criterion)
     if len(exclude):
-        excluded_columns = columns_of(fitted, exclude)
-        slots = np.setdiff1d(slots, np.array(fitted.feature_store.slots(excluded_columns), dtype=np.int64))
+        excluded_columns = columns_of(model, exclude)
+        slots = np.setdiff1d(slots, np.array(model.feature_store.slots(excluded_columns), dtype=np.int64))
     if where is not None:
-        stored, schema = columns.features, fitted.schema
+        stored, schema = columns.features, model.schema
         _check_filter(where, [] if schema is None else [column.name for column in schema.columns])
         keep = [_matches(stored[slot].readable_metadata(schema), where) for slot in slots]
         slots = slots[np.array(keep, dtype=bool)]
@@ -567,12 +567,12 @@ def best_features(
         require_same_units(columns, slots, for_user("recommend()", "headstart recommend"))
     if exclude_observed:
         require_contexts(columns, slots)
-    excluded = [observed_slots(fitted, columns, row) if exclude_observed else _EMPTY for row in rows]
+    excluded = [observed_slots(model, columns, row) if exclude_observed else _EMPTY for row in rows]
     choose = _most_informative_features if criterion.by == "information" else _highest_features
     chosen: list[ScoredSlots] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        chosen += choose(fitted, columns, slots, states.take(part), n, criterion, excluded[part])
+        chosen += choose(model, columns, slots, states.take(part), n, criterion, excluded[part])
     if criterion.by in ("information", "relevance") or mixed_kinds:
         return chosen
     if criterion.by == "lift":  # a difference has no offset
@@ -581,7 +581,7 @@ def best_features(
 
 
 def _slots_of(
-    fitted: ModelState, columns: FeatureColumns, features: Sequence[Any] | None, criterion: Criterion
+    model: ModelState, columns: FeatureColumns, features: Sequence[Any] | None, criterion: Criterion
 ) -> NDArray[np.int64]:
     """Return the slots of the candidates, by default of all features that the criterion can compare.
 
@@ -589,8 +589,8 @@ def _slots_of(
     ``FEATURE=LEVEL`` is compared by the probability of the level.
     """
     if features is not None:
-        names = columns_of(fitted, features) if criterion.by == "information" else features
-        return np.unique(np.array(fitted.feature_store.slots(names), dtype=np.int64))
+        names = columns_of(model, features) if criterion.by == "information" else features
+        return np.unique(np.array(model.feature_store.slots(names), dtype=np.int64))
     if criterion.by == "information" or not columns.has_levels:
         return columns.used_slots
     slots = columns.used_slots
@@ -616,21 +616,21 @@ def require_contexts(columns: FeatureColumns, slots: NDArray[np.int64]) -> None:
         )
 
 
-def observed_slots(fitted: ModelState, columns: FeatureColumns, row: TargetRow) -> NDArray[np.int64]:
+def observed_slots(model: ModelState, columns: FeatureColumns, row: TargetRow) -> NDArray[np.int64]:
     """Return the slots of the features that a row observed."""
     if row.position is None:
-        observed = columns_of(fitted, row.observed)
-        return np.unique(np.array(fitted.feature_store.slots(observed), dtype=np.int64))
+        observed = columns_of(model, row.observed)
+        return np.unique(np.array(model.feature_store.slots(observed), dtype=np.int64))
     slots = columns.observed_by(row.position)
-    observations = fitted.row_store.observations(row.position)
+    observations = model.row_store.observations(row.position)
     if observations is None:
         return slots
-    row_slots = fitted.feature_store.slots_by_number(observations.keys)
+    row_slots = model.feature_store.slots_by_number(observations.keys)
     return np.union1d(slots, row_slots[row_slots >= 0])
 
 
 def _highest_features(
-    fitted: ModelState,
+    model: ModelState,
     columns: FeatureColumns,
     slots: NDArray[np.int64],
     states: RowStates,
@@ -650,7 +650,7 @@ def _highest_features(
 
     def score(part: slice) -> Tensor:
         part_slots = part if selected is None else torch.from_numpy(selected[part])
-        scored = scores(fitted, criterion, Candidates.at(fitted, columns, part_slots), states, torch.float32)
+        scored = scores(model, criterion, Candidates.at(model, columns, part_slots), states, torch.float32)
         if unused is not None:
             scored[:, unused[part]] = -torch.inf
         begin, end = np.searchsorted(excluded_columns, [part.start, part.stop])
@@ -661,8 +661,8 @@ def _highest_features(
     count = total if selected is None else len(selected)
     for line, near in enumerate(top_candidates(score, len(states), count, n)):
         near_slots = near.numpy() if selected is None else selected[near.numpy()]
-        candidates = Candidates.at(fitted, columns, torch.from_numpy(near_slots))
-        exact = scores(fitted, criterion, candidates, states.take(slice(line, line + 1)))[0].numpy()
+        candidates = Candidates.at(model, columns, torch.from_numpy(near_slots))
+        exact = scores(model, criterion, candidates, states.take(slice(line, line + 1)))[0].numpy()
         # The last bits of a matrix product depend on the position: rounding keeps equal scores equal.
         rounded = np.round(exact / max(1.0, float(np.abs(exact).max(initial=0.0))), 12)
         order = np.lexsort((columns.positions[near_slots], -rounded))[:n]
@@ -690,7 +690,7 @@ def _excluded_cells(
 
 
 def _most_informative_features(
-    fitted: ModelState,
+    model: ModelState,
     columns: FeatureColumns,
     slots: NDArray[np.int64],
     states: RowStates,
@@ -709,15 +709,15 @@ def _most_informative_features(
             "fit with "
             f"{option_name('backbone', 'factorisation')}"
         )
-    moment = _second_moment_of_weights(fitted, columns.used_slots)
+    moment = _second_moment_of_weights(model, columns.used_slots)
     chosen = []
     for line, observed in enumerate(excluded):
         unobserved = np.setdiff1d(slots, observed)
         candidates = torch.from_numpy(unobserved[np.argsort(columns.positions[unobserved], kind="stable")])
         state = states.take(slice(line, line + 1))
-        noise = _observation_noise(fitted, columns, candidates, state)
+        noise = _observation_noise(model, columns, candidates, state)
         covariance = torch.diag(state.variance[0].double())  # type: ignore[index]
-        weights = HeadWeights(fitted.feature_store.heads_at(candidates).weight)
+        weights = HeadWeights(model.feature_store.heads_at(candidates).weight)
         most = n * columns.most_levels  # of a category, the most informative level counts
         best, gains = greedy_design(weights, noise, covariance, moment, most)
         owners = [owner_of(cast(Feature, columns.features[slot])) for slot in candidates.numpy()[best]]
@@ -726,23 +726,21 @@ def _most_informative_features(
     return chosen
 
 
-def _second_moment_of_weights(fitted: ModelState, slots: NDArray[np.int64]) -> Tensor:
+def _second_moment_of_weights(model: ModelState, slots: NDArray[np.int64]) -> Tensor:
     """Return M, the mean of w·wᵀ over features; tr(C·M) is the mean variance if activations vary by C."""
     weights = [
-        fitted.feature_store.heads_at(part).weight.double() for part in _blocks(torch.from_numpy(slots))
+        model.feature_store.heads_at(part).weight.double() for part in _blocks(torch.from_numpy(slots))
     ]
     return sum(weight.T @ weight for weight in weights) / max(1, len(slots))  # type: ignore[return-value]
 
 
-def _observation_noise(
-    fitted: ModelState, columns: FeatureColumns, slots: Tensor, state: RowStates
-) -> Tensor:
+def _observation_noise(model: ModelState, columns: FeatureColumns, slots: Tensor, state: RowStates) -> Tensor:
     """Return the variance of one row's observation of each feature given its activation: (features,)."""
     certain = replace(state, variance=None)
     noise = [torch.zeros(0, dtype=torch.float64)]
     for part in _blocks(slots):
-        candidates = Candidates.at(fitted, columns, part)
-        grid = predict_grid(candidates.heads, certain, candidates.modelled, fitted.knowledge.likelihood)
+        candidates = Candidates.at(model, columns, part)
+        grid = predict_grid(candidates.heads, certain, candidates.modelled, model.knowledge.likelihood)
         noise.append((grid.output_noise() + grid.variance)[0])
     return torch.cat(noise)
 
@@ -756,7 +754,7 @@ _CANDIDATE_ROWS_AT_ONCE = 1 << 14  # so that their activations stay in the cache
 
 @torch.no_grad()
 def rank_rows(
-    fitted: ModelState,
+    model: ModelState,
     feature: object,
     n: int,
     rows: Sequence[Any] | None,
@@ -769,17 +767,17 @@ def rank_rows(
 ) -> Ranking:
     """Rank rows for one feature, best first; the parameters are those of ``Headstart.audience``."""
     if criterion.by == "information":
-        feature = most_uncertain_level(fitted, feature)
-    (known,), heads = fitted.feature_store.take([feature])
+        feature = most_uncertain_level(model, feature)
+    (known,), heads = model.feature_store.take([feature])
     exclude_observed = truth(exclude_observed, "exclude_observed")
     if exclude_observed:
-        require_contexts(fitted.feature_store.columns, np.array(fitted.feature_store.slots([feature])))
-    excluded = fitted.observers(known) if exclude_observed else _EMPTY
+        require_contexts(model.feature_store.columns, np.array(model.feature_store.slots([feature])))
+    excluded = model.observers(known) if exclude_observed else _EMPTY
     if len(exclude):
-        others = fitted.rows.positions([as_name(row, "row") for row in exclude])
+        others = model.rows.positions([as_name(row, "row") for row in exclude])
         excluded = np.union1d(excluded, others)
-    candidates = candidate_rows(fitted, rows, excluded)
-    records = None if fitted.row_metadata is None else fitted.row_metadata.lines
+    candidates = candidate_rows(model, rows, excluded)
+    records = None if model.row_metadata is None else model.row_metadata.lines
     if where is not None:
         _check_filter(where, [] if records is None else records.column_names)
     if where:
@@ -787,15 +785,15 @@ def rank_rows(
         candidates = candidates[np.array([_matches(record, where) for record in chosen], dtype=bool)]
     if criterion.by == "information":
         what = option_name("by", "information")
-        positions, score = _most_informative_rows(fitted, heads, known, candidates, n, what)
+        positions, score = _most_informative_rows(model, heads, known, candidates, n, what)
     else:
-        positions, score = _highest_rows(fitted, heads, known, candidates, n, criterion)
-    names = [fitted.rows[position] for position in positions]
-    states = fitted.row_store.take(positions)
-    prediction = predict_features(fitted, Names(names, "row"), states, [known.name])
+        positions, score = _highest_rows(model, heads, known, candidates, n, criterion)
+    names = [model.rows[position] for position in positions]
+    states = model.row_store.take(positions)
+    prediction = predict_features(model, Names(names, "row"), states, [known.name])
     low, high = prediction.interval(level)
     mean, std, low, high = (part[:, 0] for part in (prediction.mean, prediction.std, low, high))
-    titles = row_titles(fitted, positions.tolist())
+    titles = row_titles(model, positions.tolist())
     numbers = (score, mean, std, low, high)
     return Ranking(known.name, "row", criterion.by, tuple(names), *numbers, level, titles)
 
@@ -835,41 +833,41 @@ def _spelling(value: object) -> str:
 
 
 @torch.no_grad()
-def suggest_rows(fitted: ModelState, feature: object, n: int, rows: Sequence[Any] | None) -> list[str]:
+def suggest_rows(model: ModelState, feature: object, n: int, rows: Sequence[Any] | None) -> list[str]:
     """Return the rows whose observations would inform most about a feature, best first."""
-    (known,), heads = fitted.feature_store.take([most_uncertain_level(fitted, feature)])
-    candidates = candidate_rows(fitted, rows, fitted.observers(known))
+    (known,), heads = model.feature_store.take([most_uncertain_level(model, feature)])
+    candidates = candidate_rows(model, rows, model.observers(known))
     what = for_user("suggest()", "headstart suggest")
-    positions, _ = _most_informative_rows(fitted, heads, known, candidates, n, what)
-    return [fitted.rows[position] for position in positions]
+    positions, _ = _most_informative_rows(model, heads, known, candidates, n, what)
+    return [model.rows[position] for position in positions]
 
 
-def most_uncertain_level(fitted: ModelState, feature: object) -> object:
+def most_uncertain_level(model: ModelState, feature: object) -> object:
     """Return the column of a category whose values vary most so far; any other feature unchanged."""
-    columns = category_columns(fitted, feature)
+    columns = category_columns(model, feature)
     if not columns:
         return feature
     shares = [
-        (f.values.sum() + 0.5) / (len(f.values) + 1) for f in map(fitted.feature_store.get, columns) if f
+        (f.values.sum() + 0.5) / (len(f.values) + 1) for f in map(model.feature_store.get, columns) if f
     ]
     return columns[int(np.argmax([share * (1 - share) for share in shares]))]
 
 
 def candidate_rows(
-    fitted: ModelState, rows: Sequence[Any] | None, excluded: NDArray[np.int64]
+    model: ModelState, rows: Sequence[Any] | None, excluded: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the ascending positions of ``rows``, or of all rows, without the ``excluded`` positions."""
     if rows is None:
-        is_candidate = np.ones(len(fitted.rows), dtype=bool)
+        is_candidate = np.ones(len(model.rows), dtype=bool)
     else:
-        is_candidate = np.zeros(len(fitted.rows), dtype=bool)
-        is_candidate[fitted.rows.positions([as_name(row, "row") for row in rows])] = True
+        is_candidate = np.zeros(len(model.rows), dtype=bool)
+        is_candidate[model.rows.positions([as_name(row, "row") for row in rows])] = True
     is_candidate[excluded] = False
     return np.flatnonzero(is_candidate)
 
 
 def _highest_rows(
-    fitted: ModelState,
+    model: ModelState,
     heads: Heads,
     feature: Feature,
     candidates: NDArray[np.int64],
@@ -879,23 +877,23 @@ def _highest_rows(
     """Return the positions of the rows with the highest scores, and the scores in the data's units."""
     own, features = 0, [feature]
     if is_level(feature):
-        columns = category_columns(fitted, owner_of(feature))
+        columns = category_columns(model, owner_of(feature))
         own = columns.index(feature.name)
-        features, heads = fitted.feature_store.take(columns)
+        features, heads = model.feature_store.take(columns)
     types = torch.full((len(heads),), int(feature.kind.type))
     shots = torch.full((len(heads),), feature.shots)
-    slots = np.array(fitted.feature_store.slots(known.name for known in features))
-    local = fitted.local_part(features, slots)
-    candidate = Candidates(heads, types, fitted.modelled_types(types), shots, types[:1], local)
+    slots = np.array(model.feature_store.slots(known.name for known in features))
+    local = model.local_part(features, slots)
+    candidate = Candidates(heads, types, model.modelled_types(types), shots, types[:1], local)
 
     def score_rows(states: RowStates, dtype: torch.dtype = torch.float64) -> Tensor:
-        scored = scores(fitted, criterion, candidate, states, dtype)
+        scored = scores(model, criterion, candidate, states, dtype)
         if len(heads) == 1 or criterion.by == "lift":
             return scored[:, own]
         return scored[:, own] / scored.sum(1)  # the probabilities of all levels add up to 1
 
-    row_store, positions, excluded = fitted.row_store, candidates, np.zeros(len(candidates), dtype=bool)
-    read_all = 3 * len(candidates) > len(fitted.rows)
+    row_store, positions, excluded = model.row_store, candidates, np.zeros(len(candidates), dtype=bool)
+    read_all = 3 * len(candidates) > len(model.rows)
     if read_all:  # in the order of storage, so that the states are not copied
         slots = row_store.slots()
         excluded = np.ones(int(slots.max(initial=-1)) + 1, dtype=bool)
@@ -922,13 +920,13 @@ def _highest_rows(
 
 
 def _most_informative_rows(
-    fitted: ModelState, heads: Heads, feature: Feature, candidates: NDArray[np.int64], n: int, what: str
+    model: ModelState, heads: Heads, feature: Feature, candidates: NDArray[np.int64], n: int, what: str
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the positions of the rows that inform most about a feature, and the gain of each."""
-    if not fitted.adapter.gives_uncertainty:
+    if not model.adapter.gives_uncertainty:
         raise InputError(
             f"{what} needs an adapter that knows how sure it is; fit with {option_name('adapter', 'bayes')}"
         )
-    kind, likelihood = int(fitted.kinds_of([feature])), fitted.knowledge.likelihood
-    chosen, gains = choose_rows(heads, fitted.states, torch.from_numpy(candidates), kind, n, likelihood)
+    kind, likelihood = int(model.kinds_of([feature])), model.knowledge.likelihood
+    chosen, gains = choose_rows(heads, model.states, torch.from_numpy(candidates), kind, n, likelihood)
     return candidates[chosen], np.array(gains)

@@ -29,51 +29,51 @@ from headstart.table.cells import offsets
 _AT_ONCE = 2**16  # observations whose heads are reduced to the backbone's activations at a time
 
 
-def observations_of_row(fitted: ModelState, row: int) -> ObservationList:
+def observations_of_row(model: ModelState, row: int) -> ObservationList:
     """Return all observations of a row."""
-    observations = fitted.row_store.observations(row)
+    observations = model.row_store.observations(row)
     if observations is not None:
         return observations
-    if row >= fitted.fitted_rows:
-        return ObservationList.empty(timed=fitted.clock is not None)
-    observations = fitted_observations(fitted, row)
-    known = fitted.feature_store.slots_by_number(observations.keys) >= 0
+    if row >= model.fitted_rows:
+        return ObservationList.empty(timed=model.clock is not None)
+    observations = fitted_observations(model, row)
+    known = model.feature_store.slots_by_number(observations.keys) >= 0
     return observations if known.all() else observations.take(known)
 
 
-def fitted_observations(fitted: ModelState, row: int) -> ObservationList:
+def fitted_observations(model: ModelState, row: int) -> ObservationList:
     """Return the observations of a row in the fitted table, including features that were removed since."""
-    cells = fitted.knowledge.cells
+    cells = model.knowledge.cells
     begin, end = cells.indptr.numpy()[row : row + 2]
     numbers, values = cells.index.numpy()[begin:end].astype(np.int64), cells.values.numpy()[begin:end]
-    facts = fitted.feature_store.facts(numbers)
-    times = None if fitted.clock is None else fitted.clock.table[begin:end]
-    weights = None if fitted.table_weights is None else fitted.table_weights[begin:end]
-    return ObservationList(numbers, facts[:, 1] + facts[:, 2] * values, None, times, weights)
+    scales = model.feature_store.scales(numbers)
+    times = None if model.clock is None else model.clock.table[begin:end]
+    weights = None if model.table_weights is None else model.table_weights[begin:end]
+    return ObservationList(numbers, scales["offset"] + scales["span"] * values, None, times, weights)
 
 
-def given_values(fitted: ModelState, row: int, observations: ObservationList) -> NDArray[np.float64]:
+def given_values(model: ModelState, row: int, observations: ObservationList) -> NDArray[np.float64]:
     """Return the numbers of a row's ``observations`` as given, in place of winsorised outliers: (n,)."""
-    if fitted.table_values is None or row >= fitted.fitted_rows:
+    if model.table_values is None or row >= model.fitted_rows:
         return observations.values
-    cells = fitted.knowledge.cells
+    cells = model.knowledge.cells
     begin, end = cells.indptr.numpy()[row : row + 2]
     arrivals = observations.arrivals
     of_table = np.ones(len(observations.keys), bool) if arrivals is None else arrivals == FITTED
     at = cells.index.numpy()[begin:end].searchsorted(observations.keys[of_table])
     values = observations.values.copy()
-    values[of_table] = fitted.table_values[begin:end][at]
+    values[of_table] = model.table_values[begin:end][at]
     return values
 
 
-def reads_any_feature(fitted: ModelState) -> bool:
+def reads_any_feature(model: ModelState) -> bool:
     """Return whether states of rows can also depend on features added after fit."""
-    return fitted.backbone.reads_any_head and fitted.adapter.gives_uncertainty
+    return model.backbone.reads_any_head and model.adapter.gives_uncertainty
 
 
 @torch.no_grad()
 def compute_row_states(
-    fitted: ModelState,
+    model: ModelState,
     lists: ObservationLists,
     names: Sequence[str],
     metadata: NDArray[np.float32] | None = None,
@@ -85,19 +85,19 @@ def compute_row_states(
     "fit". Observations of removed features, and of features that the backbone cannot read, are left out.
     ``names`` are used in error messages.
     """
-    by_any = reads_any_feature(fitted)
-    read = fitted.feature_store.slots_by_number(lists.keys) >= 0
+    by_any = reads_any_feature(model)
+    read = model.feature_store.slots_by_number(lists.keys) >= 0
     if not by_any or version == "fit":
-        read &= lists.keys < len(fitted.backbone_features)
-    cells, slots, facts = _scaled_cells(fitted, lists, read)
+        read &= lists.keys < len(model.backbone_features)
+    cells, slots, scales = _scaled_cells(model, lists, read)
     if version == "fit":
-        facts[:, 3] = 1.0
+        scales["as_fitted"] = True
     try:
         if by_any:
-            states = _states_by_heads(fitted, cells, slots, facts, _row_priors(fitted, len(names), metadata))
+            states = _states_by_heads(model, cells, slots, scales, _row_priors(model, len(names), metadata))
         else:
-            states = fitted.backbone.states(cells)
-        states = fitted.adapter.refine(states)
+            states = model.backbone.states(cells)
+        states = model.adapter.refine(states)
         finite = are_finite(states)
     except LinAlgError:
         finite = torch.zeros(len(names), dtype=torch.bool)
@@ -115,59 +115,59 @@ def extreme_row_error(name: str) -> NumericalError:
     )
 
 
-def has_single_forms(fitted: ModelState) -> bool:
+def has_single_forms(model: ModelState) -> bool:
     """Return whether backbone and adapter have faster forms for a single row or feature."""
-    return fitted.adapter.adapts_one and fitted.backbone.reads_single_rows
+    return model.adapter.adapts_one and model.backbone.reads_single_rows
 
 
 def compute_row_state(
-    fitted: ModelState, row: int, observations: ObservationList, version: Version = "reference"
+    model: ModelState, row: int, observations: ObservationList, version: Version = "reference"
 ) -> OneState:
     """Compute the state of one known row as ``compute_row_states`` does, if ``has_single_forms``."""
     try:
-        one, known = _one_row(fitted, observations, version)
-        state = fitted.backbone.state_of_one(one, known, row_prior_of(fitted, row))
-        state = fitted.adapter.refine_one(state)
+        one, known = _one_row(model, observations, version)
+        state = model.backbone.state_of_one(one, known, row_prior_of(model, row))
+        state = model.adapter.refine_one(state)
         finite = math.isfinite(state.code.sum() + state.activation.sum() + (state.noise or 0.0))
     except LinAlgError:
         finite = False
     if not finite:
-        raise extreme_row_error(fitted.rows[row])
+        raise extreme_row_error(model.rows[row])
     return state
 
 
-def _one_row(fitted: ModelState, observations: ObservationList, version: Version) -> tuple[OneRow, Array]:
+def _one_row(model: ModelState, observations: ObservationList, version: Version) -> tuple[OneRow, Array]:
     """Return a row's observations with the heads that read them, and its features in the backbone."""
     numbers, values = observations.keys, observations.values
     weights, times = observations.weights, observations.times
-    slots, facts = fitted.feature_store.reference_slots(numbers), fitted.feature_store.facts(numbers)
+    slots, scales = model.feature_store.reference_slots(numbers), model.feature_store.scales(numbers)
     read = slots >= 0
     if version == "fit":
-        facts[:, 3] = 1.0
-        read &= numbers < len(fitted.backbone_features)
+        scales["as_fitted"] = True
+        read &= numbers < len(model.backbone_features)
     if not read.all():
-        numbers, values, slots, facts = numbers[read], values[read], slots[read], facts[read]
+        numbers, values, slots, scales = numbers[read], values[read], slots[read], scales[read]
         weights, times = (None if part is None else part[read] for part in (weights, times))
-    scaled = ((values - facts[:, 1]) / facts[:, 2]).astype(np.float32).astype(np.float64)
-    kinds = fitted.modelled_types(facts[:, 0].astype(np.int64))
-    weights = fitted.weigh(weights, times)
-    in_backbone, as_fitted = numbers < len(fitted.backbone_features), facts[:, 3] > 0
+    scaled = ((values - scales["offset"]) / scales["span"]).astype(np.float32).astype(np.float64)
+    kinds = model.modelled_types(scales["type"])
+    weights = model.weigh(weights, times)
+    in_backbone, as_fitted = numbers < len(model.backbone_features), scales["as_fitted"]
     known = numbers[in_backbone]
-    fitted_heads = fitted.knowledge.head_arrays
+    fitted_heads = model.knowledge.head_arrays
     if as_fitted.all():
         heads = [part.take(numbers, axis=0) for part in fitted_heads]
         return _join_row(scaled, heads, kinds, weights), known
     unchanged, changed = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)
-    others: Sequence[Array] = fitted.feature_store.stored_arrays
-    at, latent = slots[changed], fitted.backbone.activation_size
-    if fitted.row_store.width > latent:
+    others: Sequence[Array] = model.feature_store.stored_arrays
+    at, latent = slots[changed], model.backbone.activation_size
+    if model.row_store.width > latent:
         heads = [part.take(known, axis=0) for part in fitted_heads]
         by_backbone = _join_row(
             scaled[in_backbone], heads, kinds[in_backbone], None if weights is None else weights[in_backbone]
         )
-        state = fitted.adapter.refine_one(fitted.backbone.state_of_one(by_backbone, known))
+        state = model.adapter.refine_one(model.backbone.state_of_one(by_backbone, known))
         learned = torch.from_numpy(state.activation[latent:]).float().expand(len(at), -1)
-        reduced = _reduce_heads(fitted.feature_store.heads_at(at), learned, latent)
+        reduced = _reduce_heads(model.feature_store.heads_at(at), learned, latent)
         others, at = [part.numpy() for part in reduced.parts()], np.arange(len(at))
     heads = [
         _gather_two(first, numbers[unchanged], second, at)
@@ -207,7 +207,7 @@ class RowInputs(NamedTuple):
 
 @torch.no_grad()
 def row_inputs(
-    fitted: ModelState,
+    model: ModelState,
     observations: ObservationList,
     metadata: NDArray[np.float32] | None = None,
     *,
@@ -215,93 +215,93 @@ def row_inputs(
 ) -> RowInputs:
     """Return the inputs of ``compute_row_states`` for one row; the inputs of ``fit`` if ``as_fitted``."""
     lists = ObservationLists.of([observations])
-    read = (fitted.feature_store.slots_by_number(lists.keys) >= 0) | as_fitted  # not features removed since
-    by_backbone = as_fitted or not reads_any_feature(fitted)
+    read = (model.feature_store.slots_by_number(lists.keys) >= 0) | as_fitted  # not features removed since
+    by_backbone = as_fitted or not reads_any_feature(model)
     if by_backbone:
-        read &= lists.keys < len(fitted.backbone_features)
-    cells, slots, facts = _scaled_cells(fitted, lists, read)
+        read &= lists.keys < len(model.backbone_features)
+    cells, slots, scales = _scaled_cells(model, lists, read)
     if by_backbone:
-        heads = fitted.knowledge.heads.take(cells.index)
+        heads = model.knowledge.heads.take(cells.index)
     else:
-        heads = fitted.feature_store.heads_at(slots)
-        latent = fitted.backbone.activation_size
-        if fitted.row_store.width > latent:
-            heads = _reduce_heads(heads, _learned_activations(fitted, cells)[cells.lines], latent)
-        heads = _use_backbone_heads(fitted, cells.index.numpy(), heads, facts[:, 3] > 0)
+        heads = model.feature_store.heads_at(slots)
+        latent = model.backbone.activation_size
+        if model.row_store.width > latent:
+            heads = _reduce_heads(heads, _learned_activations(model, cells)[cells.lines], latent)
+        heads = _use_backbone_heads(model, cells.index.numpy(), heads, scales["as_fitted"])
     numbers = cells.index.numpy()
-    known = cells.keep(cells.index < len(fitted.backbone_features))
+    known = cells.keep(cells.index < len(model.backbone_features))
     by_head = replace(cells, index=torch.arange(len(numbers)), width=len(numbers))
-    values = facts[:, 1] + facts[:, 2] * cells.values.numpy().astype(np.float64)
-    kinds = _kinds(fitted, facts)
-    return RowInputs(numbers, values, by_head, known, heads, kinds, _row_priors(fitted, 1, metadata))
+    values = scales["offset"] + scales["span"] * cells.values.numpy().astype(np.float64)
+    kinds = _kinds(model, scales)
+    return RowInputs(numbers, values, by_head, known, heads, kinds, _row_priors(model, 1, metadata))
 
 
 def _scaled_cells(
-    fitted: ModelState, lists: ObservationLists, read: NDArray[np.bool_]
-) -> tuple[Cells, NDArray[np.int64], NDArray[np.float64]]:
+    model: ModelState, lists: ObservationLists, read: NDArray[np.bool_]
+) -> tuple[Cells, NDArray[np.int64], NDArray[np.void]]:
     """Return the observations in the mask ``read`` as scaled cells, whose indices are numbers of features.
 
-    Also returns, for each observation, the slot of its feature's reference (n,) and the feature's facts
-    (n, 4). Features added after fit have larger numbers than the width of the cells: callers that read these
+    Also returns, for each observation, the slot of its feature's reference (n,) and the feature's ``SCALE``
+    (n,). Features added after fit have larger numbers than the width of the cells: callers that read these
     replace both.
     """
     lines, numbers = lists.lines[read], lists.keys[read]
-    facts = fitted.feature_store.facts(numbers)
+    scales = model.feature_store.scales(numbers)
     counts = np.bincount(lines, minlength=len(lists.counts))
-    values = torch.from_numpy((lists.values[read] - facts[:, 1]) / facts[:, 2]).float()
+    values = torch.from_numpy((lists.values[read] - scales["offset"]) / scales["span"]).float()
     given, times = (None if part is None else part[read] for part in (lists.weights, lists.times))
-    weighed = fitted.weigh(given, times, lines, len(lists.counts))
+    weighed = model.weigh(given, times, lines, len(lists.counts))
     weights = None if weighed is None else torch.from_numpy(weighed).float()
     indptr, index = offsets(torch.from_numpy(counts)), torch.from_numpy(numbers)
-    cells = Cells(indptr, index, values, len(fitted.backbone_features), weights)
-    return cells, fitted.feature_store.reference_slots(numbers), facts
+    cells = Cells(indptr, index, values, len(model.backbone_features), weights)
+    return cells, model.feature_store.reference_slots(numbers), scales
 
 
-def _kinds(fitted: ModelState, facts: NDArray[np.float64]) -> Tensor:
-    return fitted.modelled_types(torch.from_numpy(facts[:, 0].astype(np.int64)))
+def _kinds(model: ModelState, scales: NDArray[np.void]) -> Tensor:
+    return model.modelled_types(torch.from_numpy(scales["type"]))
 
 
-def _learned_activations(fitted: ModelState, cells: Cells) -> Tensor:
+def _learned_activations(model: ModelState, cells: Cells) -> Tensor:
     """Return the activations that the adapter adds to those of the backbone: (rows, learned).
 
     They are functions of the code that the backbone computes from a row's observations of its features.
     """
-    known = cells.keep(cells.index < fitted.backbone.features)
-    states = fitted.adapter.refine(_states_by_backbone(fitted, known, None))
-    return states.activation[:, fitted.backbone.activation_size :]
+    known = cells.keep(cells.index < model.backbone.features)
+    states = model.adapter.refine(_states_by_backbone(model, known, None))
+    return states.activation[:, model.backbone.activation_size :]
 
 
-def _states_by_backbone(fitted: ModelState, cells: Cells, row_prior: RowPrior | None) -> RowStates:
+def _states_by_backbone(model: ModelState, cells: Cells, row_prior: RowPrior | None) -> RowStates:
     """Compute the states of rows whose observations are read by heads of the backbone."""
-    knowledge = fitted.knowledge
+    knowledge = model.knowledge
     positions, index = torch.unique(cells.index, return_inverse=True)
     by_head = replace(cells, index=index, width=len(positions))
     heads, kinds = knowledge.heads.detach().take(positions), knowledge.kinds[positions]
-    return fitted.backbone.states_from_heads(by_head, heads, kinds, positions, row_prior)
+    return model.backbone.states_from_heads(by_head, heads, kinds, positions, row_prior)
 
 
 def _states_by_heads(
-    fitted: ModelState,
+    model: ModelState,
     cells: Cells,
     slots: NDArray[np.int64],
-    facts: NDArray[np.float64],
+    scales: NDArray[np.void],
     row_prior: RowPrior | None,
 ) -> RowStates:
     """Compute the states of rows whose observations are read by references of features."""
-    backbone = fitted.backbone
+    backbone = model.backbone
     latent, numbers = backbone.activation_size, cells.index.numpy()
-    kinds, as_fitted = _kinds(fitted, facts), facts[:, 3] > 0
+    kinds, as_fitted = _kinds(model, scales), scales["as_fitted"]
     if as_fitted.all():
-        return _states_by_backbone(fitted, cells, row_prior)
-    if fitted.row_store.width == latent:
+        return _states_by_backbone(model, cells, row_prior)
+    if model.row_store.width == latent:
         unique, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
         heads = _use_backbone_heads(
-            fitted, unique, fitted.feature_store.heads_at(slots[first]), as_fitted[first]
+            model, unique, model.feature_store.heads_at(slots[first]), as_fitted[first]
         )
         by_head = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
         kinds = kinds[torch.from_numpy(first)]
         return backbone.states_from_heads(
-            by_head, heads, kinds, _backbone_positions(fitted, unique), row_prior
+            by_head, heads, kinds, _backbone_positions(model, unique), row_prior
         )
     lines = cells.lines.numpy()
     changed = np.bincount(lines, ~as_fitted, minlength=len(cells)) > 0
@@ -309,33 +309,33 @@ def _states_by_heads(
     if len(order[0]):
         rows = torch.from_numpy(order[0])
         parts.append(
-            _states_by_backbone(fitted, cells.take(rows), None if row_prior is None else row_prior.take(rows))
+            _states_by_backbone(model, cells.take(rows), None if row_prior is None else row_prior.take(rows))
         )
     rows, read = torch.from_numpy(order[1]), changed[lines]
     cells, slots, as_fitted, numbers = cells.take(rows), slots[read], as_fitted[read], numbers[read]
-    kinds, learned = kinds[torch.from_numpy(read)], _learned_activations(fitted, cells)
+    kinds, learned = kinds[torch.from_numpy(read)], _learned_activations(model, cells)
     for start, stop in _blocks(cells.indptr):
         block = cells.take(torch.arange(start, stop))
         span = slice(int(cells.indptr[start]), int(cells.indptr[stop]))
         heads = _reduce_heads(
-            fitted.feature_store.heads_at(slots[span]),
+            model.feature_store.heads_at(slots[span]),
             learned[start:stop][block.lines],
             latent,
         )
-        heads = _use_backbone_heads(fitted, numbers[span], heads, as_fitted[span])
+        heads = _use_backbone_heads(model, numbers[span], heads, as_fitted[span])
         by_head = replace(block, index=torch.arange(len(block.index)), width=len(block.index))
         prior = None if row_prior is None else row_prior.take(rows[start:stop])
         parts.append(
             backbone.states_from_heads(
-                by_head, heads, kinds[span], _backbone_positions(fitted, numbers[span]), prior
+                by_head, heads, kinds[span], _backbone_positions(model, numbers[span]), prior
             )
         )
     return RowStates.concatenate(parts).take(torch.from_numpy(np.argsort(np.concatenate(order))))
 
 
-def _row_priors(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowPrior | None:
+def _row_priors(model: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowPrior | None:
     """Return the prior of rows given their encoded ``metadata``, which is missing if None."""
-    model_metadata = fitted.row_metadata
+    model_metadata = model.row_metadata
     if model_metadata is None or model_metadata.prior is None:
         return None
     return model_metadata.prior_of(
@@ -343,9 +343,9 @@ def _row_priors(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | N
     )
 
 
-def row_prior_of(fitted: ModelState, row: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+def row_prior_of(model: ModelState, row: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
     """Return the prior of one row given its metadata, in numpy: the mean's shift, and the covariance."""
-    metadata = fitted.row_metadata
+    metadata = model.row_metadata
     prior = None if metadata is None else metadata.prior_of(metadata.encoded[row : row + 1])
     return None if prior is None else (prior.shift[0].numpy(), prior.covariance.numpy())
 
@@ -358,13 +358,13 @@ def _blocks(indptr: Tensor) -> list[tuple[int, int]]:
 
 
 def _use_backbone_heads(
-    fitted: ModelState, numbers: NDArray[np.int64], heads: Heads, as_fitted: NDArray[np.bool_]
+    model: ModelState, numbers: NDArray[np.int64], heads: Heads, as_fitted: NDArray[np.bool_]
 ) -> Heads:
     """Return ``heads``, replaced by the heads of the backbone where ``as_fitted``."""
     if not as_fitted.any():
         return heads
     where = torch.from_numpy(as_fitted)
-    backbone_heads = fitted.knowledge.heads.take(torch.from_numpy(numbers[as_fitted]))
+    backbone_heads = model.knowledge.heads.take(torch.from_numpy(numbers[as_fitted]))
     if as_fitted.all():
         return backbone_heads
     parts = []
@@ -375,9 +375,9 @@ def _use_backbone_heads(
     return Heads(*parts)
 
 
-def _backbone_positions(fitted: ModelState, numbers: NDArray[np.int64]) -> Tensor:
+def _backbone_positions(model: ModelState, numbers: NDArray[np.int64]) -> Tensor:
     """Return the positions of features in the backbone, which are their numbers; -1 for other features."""
-    return torch.from_numpy(np.where(numbers < len(fitted.backbone_features), numbers, -1))
+    return torch.from_numpy(np.where(numbers < len(model.backbone_features), numbers, -1))
 
 
 def _reduce_heads(heads: Heads, learned: Tensor, latent: int) -> Heads:

@@ -82,16 +82,16 @@ class Similar:
 
 
 @torch.no_grad()
-def similar(fitted: ModelState, name: object, n: int) -> Similar:
+def similar(model: ModelState, name: object, n: int) -> Similar:
     """Return the ``n`` features whose outputs over all rows correlate most with those of ``name``.
 
     If S is the covariance of the rows' activations, the outputs of two heads w and v have the covariance
     wᵀ·S·v, so no row has to be predicted. A feature with the same output at all rows has the similarity 0.
     The similarity of categories is the largest of their levels.
     """
-    columns, feature_store = fitted.feature_store.columns, fitted.feature_store
-    slots = feature_store.slots(columns_of(fitted, [name]))
-    moment = second_moment(fitted.states)
+    columns, feature_store = model.feature_store.columns, model.feature_store
+    slots = feature_store.slots(columns_of(model, [name]))
+    moment = second_moment(model.states)
     row_covariance = moment[:-1, :-1] - torch.outer(moment[:-1, -1], moment[-1, :-1])
     references = feature_store.heads_at(torch.tensor(slots)).weight.double()  # of all levels of a category
     projection = row_covariance @ references.T
@@ -115,5 +115,5 @@ def similar(fitted: ModelState, name: object, n: int) -> Similar:
     owners = [owner_of(cast(Feature, columns.features[i])) for i in near.numpy()[order]]
     first = [i for i, owner in enumerate(owners) if owner not in owners[:i]][:n]
     names = tuple(owners[i] for i in first)
-    titles = feature_titles(fitted, names)
+    titles = feature_titles(model, names)
     return Similar(as_name(name, "feature"), names, exact[order][first], titles)

@@ -114,35 +114,35 @@ class ModelInfo:
         return facts_html(self.lines())
 
 
-def describe_model(fitted: ModelState) -> ModelInfo:
+def describe_model(model: ModelState) -> ModelInfo:
     """Return the summary of a fitted model."""
-    features = {owner_of(feature): feature for feature in fitted.feature_store.values()}
+    features = {owner_of(feature): feature for feature in model.feature_store.values()}
     added = {name: feature for name, feature in features.items() if not feature.in_backbone}
-    judgement = fitted.judgement
+    judgement = model.judgement
     return ModelInfo(
-        backbone=fitted.settings.backbone.name,
-        adapter=fitted.settings.chosen_adapter.name,
+        backbone=model.settings.backbone.name,
+        adapter=model.settings.chosen_adapter.name,
         chosen=None if judgement is None else judgement.chosen,
         judged_on=0 if judgement is None else judgement.features,
-        errors=[] if judgement is None else _expected_errors(fitted, judgement),
-        metadata=_metadata_gains(fitted),
-        rows=len(fitted.rows),
+        errors=[] if judgement is None else _expected_errors(model, judgement),
+        metadata=_metadata_gains(model),
+        rows=len(model.rows),
         features=len(features),
         added=len(added),
-        kind=str(fitted.kinds[0]),
-        columns=fitted.schema.describe() if fitted.schema else "no metadata",
+        kind=str(model.kinds[0]),
+        columns=model.schema.describe() if model.schema else "no metadata",
         latest=tuple(f"{name} ({feature.shots} shots)" for name, feature in list(added.items())[-3:]),
-        unit=_error_unit(fitted),
+        unit=_error_unit(model),
     )
 
 
-def _error_unit(fitted: ModelState) -> str:
+def _error_unit(model: ModelState) -> str:
     """Return ``ModelInfo.unit``."""
-    if len(fitted.kinds) > 1:
+    if len(model.kinds) > 1:
         return (
             "root mean square on the models' scale: ratings from 0 to 1, reals in their standard deviations"
         )
-    kind = fitted.kinds[0]
+    kind = model.kinds[0]
     if kind.type == KindType.BINARY:
         return "root mean square of probabilities, from 0 to 1"
     if not kind.margin.identity:
@@ -150,12 +150,12 @@ def _error_unit(fitted: ModelState) -> str:
     return f"root mean square in the units of the values ({kind})"
 
 
-def _expected_errors(fitted: ModelState, judgement: Judgement) -> list[ExpectedError]:
+def _expected_errors(model: ModelState, judgement: Judgement) -> list[ExpectedError]:
     """Return the errors of the chosen candidate on held-out features, by shots."""
     if not judgement.candidates:
         return []
     verdict = judgement.candidates[judgement.chosen]
-    span = fitted.kinds[0].span if len(fitted.kinds) == 1 else 1.0
+    span = model.kinds[0].span if len(model.kinds) == 1 else 1.0
     errors = []
     for shots, squared, deviation in zip(judgement.shots, verdict.error, verdict.standard_error, strict=True):
         root = max(squared, 1e-12) ** 0.5
@@ -163,12 +163,12 @@ def _expected_errors(fitted: ModelState, judgement: Judgement) -> list[ExpectedE
     return errors
 
 
-def _metadata_gains(fitted: ModelState) -> dict[str, float]:
+def _metadata_gains(model: ModelState) -> dict[str, float]:
     """Return ``ModelInfo.metadata``; empty if the adapter has no gain per column."""
-    if fitted.schema is None or not fitted.adapter.explainable:
+    if model.schema is None or not model.adapter.explainable:
         return {}
-    names = [column.name for column in fitted.schema.columns]
-    return dict(zip(names, fitted.adapter.metadata_gains.tolist(), strict=True))
+    names = [column.name for column in model.schema.columns]
+    return dict(zip(names, model.adapter.metadata_gains.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -253,34 +253,34 @@ def _one_line(title: str, observations: int, metadata: dict[str, object]) -> str
     return f"{title}, {observations} observations" + (columns and f"; {columns}")
 
 
-def known_feature(fitted: ModelState, name: object) -> KnownFeature:
+def known_feature(model: ModelState, name: object) -> KnownFeature:
     """Return the summary of the feature ``name``."""
-    if columns := category_columns(fitted, name):
-        return _known_category(fitted, as_name(name, "feature"), columns)
-    feature = fitted.feature_store[name]
+    if columns := category_columns(model, name):
+        return _known_category(model, as_name(name, "feature"), columns)
+    feature = model.feature_store[name]
     return KnownFeature(
         name=feature.name,
         kind=feature.kind,
         shots=feature.shots,
-        metadata=feature.readable_metadata(fitted.schema),
+        metadata=feature.readable_metadata(model.schema),
         in_backbone=feature.in_backbone,
         fixed=feature.fixed,
         values=feature.kind.margin.to_value(feature.values),
         _positions=feature.rows,
-        _names=fitted.rows,
+        _names=model.rows,
     )
 
 
-def _known_category(fitted: ModelState, name: str, columns: list[str]) -> KnownFeature:
+def _known_category(model: ModelState, name: str, columns: list[str]) -> KnownFeature:
     """Return the summary of a category, whose ``values`` are the positions of levels."""
-    parts = [fitted.feature_store[column] for column in columns]
+    parts = [model.feature_store[column] for column in columns]
     levels = tuple(split_column(column)[1] for column in columns)
     rows = parts[0].rows
-    first = parts[0].readable_metadata(fitted.schema)
+    first = parts[0].readable_metadata(model.schema)
     common = {
         key: value
         for key, value in first.items()
-        if all(part.readable_metadata(fitted.schema).get(key) == value for part in parts)
+        if all(part.readable_metadata(model.schema).get(key) == value for part in parts)
     }
     values = np.stack([part.values for part in parts]).argmax(axis=0).astype(np.float64)
     return KnownFeature(
@@ -292,36 +292,36 @@ def _known_category(fitted: ModelState, name: str, columns: list[str]) -> KnownF
         fixed=parts[0].fixed,
         values=values,
         _positions=rows,
-        _names=fitted.rows,
+        _names=model.rows,
     )
 
 
-def known_row(fitted: ModelState, row: object) -> KnownRow:
+def known_row(model: ModelState, row: object) -> KnownRow:
     """Return the summary of one row, with the observations in its state and in the contexts of features."""
-    position = fitted.rows.position(row)
-    state = observations_of_row(fitted, position)
-    names = fitted.feature_store.names_by_number(state.keys)  # None for a removed feature
+    position = model.rows.position(row)
+    state = observations_of_row(model, position)
+    names = model.feature_store.names_by_number(state.keys)  # None for a removed feature
     known = [feature is not None for feature in names]
-    kinds = Kinds([fitted.feature_store[feature].kind for feature in names if feature is not None])
-    numbers = given_values(fitted, position, state)[known]
+    kinds = Kinds([model.feature_store[feature].kind for feature in names if feature is not None])
+    numbers = given_values(model, position, state)[known]
     values = kinds.values(numbers, np.arange(len(kinds))).tolist()
     # Otherwise the numbers of the table of the fit are in single precision.
-    if fitted.row_store.observations(position) is None and fitted.table_values is None:
+    if model.row_store.observations(position) is None and model.table_values is None:
         values = [float(f"{value:.7g}") for value in values]
     observations = dict(zip([feature for feature in names if feature is not None], values, strict=True))
-    columns = fitted.feature_store.columns
+    columns = model.feature_store.columns
     for slot in columns.observed_by(position):
         feature = columns.features[slot]
         observations[feature.name] = feature.value_at(position)
-    order = np.argsort(columns.positions[fitted.feature_store.slots(observations)], kind="stable")
+    order = np.argsort(columns.positions[model.feature_store.slots(observations)], kind="stable")
     ordered = list(observations)
     record: dict[str, object] = {}
-    if fitted.row_metadata is not None:
-        record = fitted.row_metadata.lines.slice(position, 1).to_pylist()[0]
+    if model.row_metadata is not None:
+        record = model.row_metadata.lines.slice(position, 1).to_pylist()[0]
     return KnownRow(
-        fitted.rows[position],
+        model.rows[position],
         collapse_answers(
-            {name: fitted.feature_store[name].kind for name in observations},
+            {name: model.feature_store[name].kind for name in observations},
             {ordered[i]: observations[ordered[i]] for i in order},
         ),
         {column: value for column, value in record.items() if value is not None},

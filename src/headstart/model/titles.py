@@ -31,18 +31,18 @@ def titles_of(records: Sequence[Mapping[str, object]]) -> tuple[str, ...] | None
     return tuple(titles) if any(titles) else None
 
 
-def feature_titles(fitted: ModelState, names: Iterable[str]) -> tuple[str, ...] | None:
+def feature_titles(model: ModelState, names: Iterable[str]) -> tuple[str, ...] | None:
     """Return the titles of features, empty for a feature without one; None if none has one."""
-    if not _has_titles(None if fitted.schema is None else [c.name for c in fitted.schema.columns]):
+    if not _has_titles(None if model.schema is None else [c.name for c in model.schema.columns]):
         return None
-    store = fitted.feature_store
+    store = model.feature_store
     columns = (name if name in store else store.categories.get(name, [name])[0] for name in names)
-    return titles_of([store[column].readable_metadata(fitted.schema) for column in columns])
+    return titles_of([store[column].readable_metadata(model.schema) for column in columns])
 
 
-def row_titles(fitted: ModelState, positions: Sequence[int]) -> tuple[str, ...] | None:
+def row_titles(model: ModelState, positions: Sequence[int]) -> tuple[str, ...] | None:
     """Return the titles of the rows at ``positions``, empty for a row without one; None if none has one."""
-    records = fitted.row_metadata
+    records = model.row_metadata
     if records is None or not _has_titles(records.lines.column_names):
         return None
     columns = [column for column in TITLE_COLUMNS if column in records.lines.column_names]

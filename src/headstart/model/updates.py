@@ -113,148 +113,148 @@ class Changes:
     numbers: dict[str, int] = field(default_factory=dict)
 
     def set_row(
-        self, fitted: ModelState, row: int, before: ObservationList | None, after: ObservationList
+        self, model: ModelState, row: int, before: ObservationList | None, after: ObservationList
     ) -> None:
         """Replace the observations of a row; ``before`` is None for a new row."""
         self.rows[row] = after
         if before is None or references_differ(
-            row_reference_part(fitted, row, before), row_reference_part(fitted, row, after)
+            row_reference_part(model, row, before), row_reference_part(model, row, after)
         ):
             self.row_references.add(row)
 
-    def set_feature(self, fitted: ModelState, before: Feature | None, after: Feature) -> None:
+    def set_feature(self, model: ModelState, before: Feature | None, after: Feature) -> None:
         """Replace the context of a feature; ``before`` is None for a new feature."""
         self.features[after.name] = after
         if before is None and after.name not in self.numbers:
-            self.numbers[after.name] = fitted.feature_store.next_number + len(self.numbers)
+            self.numbers[after.name] = model.feature_store.next_number + len(self.numbers)
         if before is None or references_differ(
-            feature_reference_part(fitted, before), feature_reference_part(fitted, after)
+            feature_reference_part(model, before), feature_reference_part(model, after)
         ):
             self.feature_references.add(after.name)
 
 
-def row_reference_part(fitted: ModelState, row: int, observations: ObservationList) -> ObservationList | None:
+def row_reference_part(model: ModelState, row: int, observations: ObservationList) -> ObservationList | None:
     """Return the observations that the reference of a row uses; None if it is that of the fit."""
-    end = int(observations.keys.searchsorted(len(fitted.backbone_features)))
+    end = int(observations.keys.searchsorted(len(model.backbone_features)))
     part = observations if end == len(observations.keys) else observations.take(slice(0, end))
-    return reference_part(part, fitted=row < fitted.fitted_rows)
+    return reference_part(part, fitted=row < model.fitted_rows)
 
 
-def feature_reference_part(fitted: ModelState, feature: Feature) -> ObservationList | None:
+def feature_reference_part(model: ModelState, feature: Feature) -> ObservationList | None:
     """Return the observations that the reference of a feature uses; None if it is that of the fit."""
     if feature.fixed:
         return None
-    end = int(feature.rows.searchsorted(feature.rows.dtype.type(fitted.fitted_rows)))
+    end = int(feature.rows.searchsorted(feature.rows.dtype.type(model.fitted_rows)))
     observations = feature.observations
     part = observations if end == len(observations.keys) else observations.take(slice(0, end))
     return reference_part(part, fitted=feature.in_backbone)
 
 
-def renew(fitted: ModelState, changes: Changes, new_rows: Sequence[str] = ()) -> ModelState:
+def renew(model: ModelState, changes: Changes, new_rows: Sequence[str] = ()) -> ModelState:
     """Return the model after ``changes``, with all references and current values that depend on them.
 
     ``new_rows`` are the names of rows to be added; the model must already have their metadata.
     """
-    first = len(fitted.rows)
-    fitted = _renew_row_references(fitted, changes, new_rows)
+    first = len(model.rows)
+    model = _renew_row_references(model, changes, new_rows)
     renewed = [row for row in changes.row_references if row < first]
     features = dict(changes.features)
-    for feature in _features_observed_at(fitted, renewed):
+    for feature in _features_observed_at(model, renewed):
         features.setdefault(feature.name, feature)
-    fitted = _compute_heads(fitted, features, changes.numbers)
-    fitted = _renew_feature_references(fitted, changes)
+    model = _compute_heads(model, features, changes.numbers)
+    model = _renew_feature_references(model, changes)
     rows = dict(changes.rows)
     known = [name for name in changes.feature_references if name not in changes.numbers]
     if known:  # the state of no row depends on a new feature yet
-        numbers = np.array([fitted.feature_store.number(name) for name in known], dtype=np.int64)
-        for row in fitted.row_store.observers(numbers).tolist():
+        numbers = np.array([model.feature_store.number(name) for name in known], dtype=np.int64)
+        for row in model.row_store.observers(numbers).tolist():
             if row not in rows:
-                rows[row] = observations_of_row(fitted, row)
-    return _compute_states(fitted, rows)
+                rows[row] = observations_of_row(model, row)
+    return _compute_states(model, rows)
 
 
-def _renew_row_references(fitted: ModelState, changes: Changes, new_rows: Sequence[str]) -> ModelState:
+def _renew_row_references(model: ModelState, changes: Changes, new_rows: Sequence[str]) -> ModelState:
     """Compute the changed references of rows, and add the new rows."""
-    first, parts = len(fitted.rows), {}
+    first, parts = len(model.rows), {}
     for row in sorted(changes.row_references):
-        parts[row] = row_reference_part(fitted, row, changes.rows[row])
+        parts[row] = row_reference_part(model, row, changes.rows[row])
     if as_fitted := [row for row, part in parts.items() if part is None]:
         rows = np.array(as_fitted, dtype=np.int64)
-        fitted = fitted.with_row_store(fitted.row_store.reset(rows, current=False))
+        model = model.with_row_store(model.row_store.reset(rows, current=False))
     old = {row: part for row, part in parts.items() if part is not None and row < first}
     if old:
-        states = _states(fitted, old, [fitted.rows[row] for row in old], "fit")
-        fitted = fitted.with_row_store(fitted.row_store.put_references(_positions(old), states))
+        states = _states(model, old, [model.rows[row] for row in old], "fit")
+        model = model.with_row_store(model.row_store.put_references(_positions(old), states))
     if new_rows:
         new = {row: part for row, part in parts.items() if part is not None and row >= first}
-        states = _states(fitted, new, new_rows, "fit")
-        row_store = fitted.row_store.add(new_rows, states, [changes.rows[row] for row in new])
-        fitted = fitted.with_row_store(row_store)
-    return fitted
+        states = _states(model, new, new_rows, "fit")
+        row_store = model.row_store.add(new_rows, states, [changes.rows[row] for row in new])
+        model = model.with_row_store(row_store)
+    return model
 
 
-def _features_observed_at(fitted: ModelState, rows: Iterable[int]) -> list[Feature]:
+def _features_observed_at(model: ModelState, rows: Iterable[int]) -> list[Feature]:
     """Return the features observed since fit whose contexts contain any of these rows."""
     features = {
-        feature.name: feature for row in rows for feature in fitted.feature_store.observed_since_at(row)
+        feature.name: feature for row in rows for feature in model.feature_store.observed_since_at(row)
     }
     return list(features.values())
 
 
 def _compute_heads(
-    fitted: ModelState, features: Mapping[str, Feature], numbers: Mapping[str, int]
+    model: ModelState, features: Mapping[str, Feature], numbers: Mapping[str, int]
 ) -> ModelState:
     """Compute the current heads of features; without observations since fit, they are those of the fit."""
     groups: dict[Version, list[Feature]] = {"reference": [], "fit": []}
     adapted = [feature for feature in features.values() if not feature.fixed]
-    for feature in find_units(adapted, fitted.middle):
+    for feature in find_units(adapted, model.middle):
         groups["reference" if feature.observed_since else "fit"].append(feature)
     for version, group in groups.items():
-        for part, heads in _heads(fitted, group, version):
-            fitted = copy_with(fitted, feature_store=fitted.feature_store.put(part, heads, numbers))
-    return fitted
+        for part, heads in _heads(model, group, version):
+            model = copy_with(model, feature_store=model.feature_store.put(part, heads, numbers))
+    return model
 
 
-def _renew_feature_references(fitted: ModelState, changes: Changes) -> ModelState:
+def _renew_feature_references(model: ModelState, changes: Changes) -> ModelState:
     """Compute the changed references of features."""
     as_fitted, others = [], []
     for name in changes.features:
         if name in changes.feature_references:
             feature = changes.features[name]
-            part = feature_reference_part(fitted, feature)
+            part = feature_reference_part(model, feature)
             if part is None:
                 as_fitted.append(name)
             elif (
                 name in changes.numbers
                 and len(part.keys) == feature.shots
-                and fitted.row_store.are_as_fitted(feature.rows)
+                and model.row_store.are_as_fitted(feature.rows)
             ):
                 continue  # its reference is its current head
             else:
                 others.append(feature.with_observations(part))
-    feature_store = fitted.feature_store
+    feature_store = model.feature_store
     if as_fitted:
         feature_store = feature_store.reset_references(as_fitted)
-    for batch, heads in _heads(fitted, find_units(others, fitted.middle), "fit"):
+    for batch, heads in _heads(model, find_units(others, model.middle), "fit"):
         feature_store = feature_store.put_references(batch, heads)
-    return copy_with(fitted, feature_store=feature_store)
+    return copy_with(model, feature_store=feature_store)
 
 
-def _compute_states(fitted: ModelState, rows: Mapping[int, ObservationList]) -> ModelState:
+def _compute_states(model: ModelState, rows: Mapping[int, ObservationList]) -> ModelState:
     """Compute the current states of rows; without observations since fit, they are those of the fit."""
     changed = {
         row: observations
         for row, observations in rows.items()
-        if row >= fitted.fitted_rows or observations.since_fit
+        if row >= model.fitted_rows or observations.since_fit
     }
     if len(changed) < len(rows):
         unchanged = np.array(sorted(row for row in rows if row not in changed), dtype=np.int64)
-        fitted = fitted.with_row_store(fitted.row_store.reset(unchanged, current=True))
+        model = model.with_row_store(model.row_store.reset(unchanged, current=True))
     if not changed:
-        return fitted
+        return model
     changed = dict(sorted(changed.items()))
-    states = _states(fitted, changed, [fitted.rows[row] for row in changed], "reference")
-    return fitted.with_row_store(fitted.row_store.put(_positions(changed), states, list(changed.values())))
+    states = _states(model, changed, [model.rows[row] for row in changed], "reference")
+    return model.with_row_store(model.row_store.put(_positions(changed), states, list(changed.values())))
 
 
 def _positions(rows: Iterable[int]) -> NDArray[np.int64]:
@@ -262,21 +262,21 @@ def _positions(rows: Iterable[int]) -> NDArray[np.int64]:
 
 
 def _states(
-    fitted: ModelState, rows: Mapping[int, ObservationList], names: Sequence[str], version: Version
+    model: ModelState, rows: Mapping[int, ObservationList], names: Sequence[str], version: Version
 ) -> RowStates | list[OneState]:
     """Compute the states of rows from their observations: one by one, in a batch, or partly so."""
     singles: dict[int, OneState] = {}
-    if has_single_forms(fitted):
+    if has_single_forms(model):
         for row in _choose_singles({row: len(observations.keys) for row, observations in rows.items()}):
-            singles[row] = compute_row_state(fitted, row, rows[row], version)
+            singles[row] = compute_row_state(model, row, rows[row], version)
     if len(singles) == len(rows):
         return [singles[row] for row in rows]
     batch = [row for row in rows if row not in singles]
-    row_metadata = fitted.row_metadata
+    row_metadata = model.row_metadata
     metadata = None if row_metadata is None else row_metadata.encoded[_positions(batch)]
     of_batch = [name for row, name in zip(rows, names, strict=True) if row not in singles]
     lists = ObservationLists.of([rows[row] for row in batch])
-    states = compute_row_states(fitted, lists, of_batch, metadata, version)
+    states = compute_row_states(model, lists, of_batch, metadata, version)
     if not singles:
         return states
     singles |= zip(batch, states.split(), strict=True)
@@ -290,14 +290,14 @@ def _choose_singles(observations: Mapping[Any, int]) -> list[Any]:
 
 
 def _heads(
-    fitted: ModelState, features: list[Feature], version: Version
+    model: ModelState, features: list[Feature], version: Version
 ) -> Iterable[tuple[list[Feature], Heads | list[OneHead]]]:
     """Yield batches of features with their heads, which are computed one by one if there are few."""
-    if features and has_single_forms(fitted):
+    if features and has_single_forms(model):
         chosen = {*_choose_singles({position: feature.shots for position, feature in enumerate(features)})}
         computed, others = [], []
         for position, feature in enumerate(features):
-            head = compute_head(fitted, feature, version) if position in chosen else None
+            head = compute_head(model, feature, version) if position in chosen else None
             if head is None:
                 others.append(feature)
             else:
@@ -307,10 +307,10 @@ def _heads(
         features = others
     if features:
         for batch in batches(features):
-            yield batch, fitted.heads_for(batch, version)
+            yield batch, model.heads_for(batch, version)
 
 
-def compute_head(fitted: ModelState, feature: Feature, version: Version = "reference") -> OneHead | None:
+def compute_head(model: ModelState, feature: Feature, version: Version = "reference") -> OneHead | None:
     """Compute one head in numpy, or return None where only the batched form is right.
 
     The adapter and the backbone must have single forms (``has_single_forms``).
@@ -320,21 +320,19 @@ def compute_head(fitted: ModelState, feature: Feature, version: Version = "refer
     """
     if feature.finds_scale:
         return None
-    kind = fitted.kind_of(feature)
-    adapter = fitted.adapter
-    inputs = fitted.row_store.head_inputs(feature.rows, version, code=adapter.reads_code)
-    known = fitted.feature_store.number(feature.name) if feature.in_backbone else -1  # the position in it
+    kind = model.kind_of(feature)
+    adapter = model.adapter
+    inputs = model.row_store.head_inputs(feature.rows, version, code=adapter.reads_code)
+    known = model.feature_store.number(feature.name) if feature.in_backbone else -1  # the position in it
     scaled = (
         ((feature.values - feature.kind.offset) / feature.kind.span).astype(np.float32).astype(np.float64)
     )
-    weights = fitted.weigh(feature.weights, feature.times)
+    weights = model.weigh(feature.weights, feature.times)
     exposure = 1.0 if feature.in_backbone else given_exposure(feature)
     context = OneContext(kind, feature.metadata, known, scaled, *inputs[:4], weights, exposure)
     start = None
-    if (
-        kind == KindType.BINARY and feature.name in fitted.feature_store
-    ):  # only logistic heads need iterations
-        before = head_of(fitted, feature)
+    if kind == KindType.BINARY and feature.name in model.feature_store:  # only logistic heads need iterations
+        before = head_of(model, feature)
         start = np.append(before.weight, before.bias).astype(np.float64)
     try:
         head = adapter.adapt_one(context, start)
@@ -344,21 +342,21 @@ def compute_head(fitted: ModelState, feature: Feature, version: Version = "refer
     if not finite:
         raise extreme_feature_error(feature)
     can_surprise = kind not in (KindType.BINARY, KindType.CLICK)
-    return None if can_surprise and _surprises(fitted, head, context, feature.shots) else head
+    return None if can_surprise and _surprises(model, head, context, feature.shots) else head
 
 
-def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
+def _surprises(model: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
     """Return whether ``widen_surprised`` might widen the head because of a surprising observation."""
-    factor = fitted.calibration.one_factor(shots, context.kind)
+    factor = model.calibration.one_factor(shots, context.kind)
     distance = context.values - (context.activation @ head.weight.astype(np.float32) + head.bias)
     limit = (SURPRISING * factor) ** 2 * 0.999 * head.noise  # rounding may differ
     return bool((distance * distance > (limit if context.noise is None else limit * context.noise)).any())
 
 
-def head_of(fitted: ModelState, feature: Feature) -> OneHead:
+def head_of(model: ModelState, feature: Feature) -> OneHead:
     """Return the current head of a feature."""
-    (slot,) = fitted.feature_store.slots([feature.name])
-    return OneHead(*(part[slot] for part in fitted.feature_store.stored_arrays))
+    (slot,) = model.feature_store.slots([feature.name])
+    return OneHead(*(part[slot] for part in model.feature_store.stored_arrays))
 
 
 # -- operations --------------------------------------------------------------------------------------
@@ -403,7 +401,7 @@ class Observed:
         return message
 
 
-def require_supported(fitted: ModelState, features: list[Feature], update: str) -> None:
+def require_supported(model: ModelState, features: list[Feature], update: str) -> None:
     """Raise an InputError if the backbone or the adapter does not support this update."""
     if not isinstance(update, str) or update not in UPDATES:
         raise InputError(f"update must be one of {', '.join(UPDATES)}; got {update!r}")
@@ -415,13 +413,13 @@ def require_supported(fitted: ModelState, features: list[Feature], update: str) 
                     f"this adapter; fit with {option_name('adapter', 'bayes')} to observe any feature further"
                     + (f", or give {option_name('update', 'rows')}" if update == "both" else "")
                 )
-    if update != "features" and not reads_any_feature(fitted):
+    if update != "features" and not reads_any_feature(model):
         later = [feature.name for feature in features if not feature.in_backbone]
         if later:
             part = (
-                f"the backbone {fitted.settings.backbone.name!r} reads the features of its table only"
-                if fitted.adapter.gives_uncertainty
-                else f"the adapter {fitted.settings.chosen_adapter.name!r} does not know how sure it is"
+                f"the backbone {model.settings.backbone.name!r} reads the features of its table only"
+                if model.adapter.gives_uncertainty
+                else f"the adapter {model.settings.chosen_adapter.name!r} does not know how sure it is"
             )
             raise InputError(
                 f"rows cannot be described by features added after fit ({join_names(later, 3)}): {part}; "
@@ -431,7 +429,7 @@ def require_supported(fitted: ModelState, features: list[Feature], update: str) 
 
 
 def add_observations(
-    fitted: ModelState,
+    model: ModelState,
     triples: Triples,
     update: Update | tuple[NDArray[np.bool_], NDArray[np.bool_]] = "both",
     new_rows: Sequence[str] = (),
@@ -441,7 +439,7 @@ def add_observations(
 
     Parameters
     ----------
-    fitted : ModelState
+    model : ModelState
         The model, which must already have the metadata of new rows.
     triples : Triples
         The observations. Positions beyond the rows of the model are new rows, in the order of ``new_rows``.
@@ -458,26 +456,26 @@ def add_observations(
     by_name = {"both": (everywhere, everywhere), "rows": (everywhere, ~everywhere),
                "features": (~everywhere, everywhere)}  # fmt: skip
     of_rows, of_features = by_name[update] if isinstance(update, str) else update
-    arrivals = fitted.arrivals + triples.order
+    arrivals = model.arrivals + triples.order
     changes = Changes()
-    first = len(fitted.rows)
+    first = len(model.rows)
     for row in range(first, first + len(new_rows)):
-        changes.set_row(fitted, row, None, ObservationList.empty(timed=fitted.clock is not None))
+        changes.set_row(model, row, None, ObservationList.empty(timed=model.clock is not None))
     for row, more in _split(triples.rows, triples.numbers, triples, arrivals, of_rows).items():
-        before = None if row >= first else observations_of_row(fitted, row)
-        changes.set_row(fitted, row, before, more if before is None else before.merge(more))
+        before = None if row >= first else observations_of_row(model, row)
+        changes.set_row(model, row, before, more if before is None else before.merge(more))
     for feature in new.values():
-        changes.set_feature(fitted, None, feature)
+        changes.set_feature(model, None, feature)
     for place, more in _split(
         triples.feature_positions, triples.rows, triples, arrivals, of_features
     ).items():
         feature = triples.features[place]
         old = None if feature.name in new else feature
-        changes.set_feature(fitted, old, feature.with_observations(feature.observations.merge(more)))
-    fitted = copy_with(fitted, arrivals=fitted.arrivals + int(triples.order.max(initial=-1)) + 1)
-    if fitted.clock is not None:
-        fitted = copy_with(fitted, clock=fitted.clock.advance(triples.times))
-    return renew(fitted, changes, new_rows)
+        changes.set_feature(model, old, feature.with_observations(feature.observations.merge(more)))
+    model = copy_with(model, arrivals=model.arrivals + int(triples.order.max(initial=-1)) + 1)
+    if model.clock is not None:
+        model = copy_with(model, clock=model.clock.advance(triples.times))
+    return renew(model, changes, new_rows)
 
 
 def _split(
@@ -497,85 +495,85 @@ def _split(
 class ObserveResult(NamedTuple):
     """The model after ``observe``, a summary of the change, and a warning if an observation is surprising."""
 
-    fitted: ModelState
+    model: ModelState
     observed: Observed
     surprising: str | None
 
 
-def observe_triples(fitted: ModelState, triples: Triples, update: Update) -> ObserveResult:
+def observe_triples(model: ModelState, triples: Triples, update: Update) -> ObserveResult:
     """Add checked observations to the model, and compare them with its predictions."""
-    after = add_observations(fitted, triples, update)
+    after = add_observations(model, triples, update)
     rows = np.unique(triples.rows) if update != "features" else triples.rows[:0]
     features = triples.features if update != "rows" else []
     observed = Observed(
         len(triples.values),
         tuple(feature.name for feature in features),
-        tuple(fitted.rows[row] for row in rows),
+        tuple(model.rows[row] for row in rows),
     )
-    warning, excess = compare_with_predictions(fitted, triples)
-    return ObserveResult(copy_with(after, arrived=fitted.arrived.add(excess)), observed, warning)
+    warning, excess = compare_with_predictions(model, triples)
+    return ObserveResult(copy_with(after, arrived=model.arrived.add(excess)), observed, warning)
 
 
-def add_features(fitted: ModelState, features: Sequence[Feature]) -> ModelState:
+def add_features(model: ModelState, features: Sequence[Feature]) -> ModelState:
     """Return the model with new features; rows do not store their observations."""
     changes = Changes()
     for feature in features:
-        changes.set_feature(fitted, None, feature)
+        changes.set_feature(model, None, feature)
     most = max((feature.shots for feature in features), default=0)
-    return renew(copy_with(fitted, arrivals=fitted.arrivals + most), changes)
+    return renew(copy_with(model, arrivals=model.arrivals + most), changes)
 
 
-def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
+def add_rows(model: ModelState, new: NewRows) -> ModelState:
     """Return the model with new rows; update their features too if ``new.update_features``."""
-    lists, order = check_rows(fitted, new.observations)
-    times = None if fitted.clock is None else fitted.clock.times_now(len(lists.values))
+    lists, order = check_rows(model, new.observations)
+    times = None if model.clock is None else model.clock.times_now(len(lists.values))
     numbers, feature_positions = np.unique(lists.keys, return_inverse=True)
-    by_number = fitted.feature_store.by_number() if new.update_features else {}
+    by_number = model.feature_store.by_number() if new.update_features else {}
     features = [by_number[number] for number in numbers.tolist()] if new.update_features else []
     if new.update_features:
-        require_supported(fitted, features, "both")
-    rows = len(fitted.rows) + lists.lines
+        require_supported(model, features, "both")
+    rows = len(model.rows) + lists.lines
     triples = Triples(rows, features, feature_positions, lists.keys, lists.values, times, order)
-    fitted = with_row_metadata(fitted, new)
-    return add_observations(fitted, triples, "both" if new.update_features else "rows", new.names)
+    model = with_row_metadata(model, new)
+    return add_observations(model, triples, "both" if new.update_features else "rows", new.names)
 
 
-def with_row_metadata(fitted: ModelState, new: NewRows) -> ModelState:
+def with_row_metadata(model: ModelState, new: NewRows) -> ModelState:
     """Return the model with the metadata of rows that are about to be added."""
-    metadata = fitted.row_metadata
+    metadata = model.row_metadata
     if metadata is None:
-        return fitted
-    return copy_with(fitted, row_metadata=metadata.add(new.records, new.encoded))
+        return model
+    return copy_with(model, row_metadata=metadata.add(new.records, new.encoded))
 
 
-def remove_feature(fitted: ModelState, name: object) -> ModelState:
+def remove_feature(model: ModelState, name: object) -> ModelState:
     """Return the model without a feature and its observations."""
-    number = fitted.feature_store.number(name)
+    number = model.feature_store.number(name)
     changes = Changes()
-    for row in fitted.row_store.observers(np.array([number])).tolist():
-        before = observations_of_row(fitted, row)
-        changes.set_row(fitted, row, before, before.take(before.keys != number))
-    return renew(copy_with(fitted, feature_store=fitted.feature_store.remove(name)), changes)
+    for row in model.row_store.observers(np.array([number])).tolist():
+        before = observations_of_row(model, row)
+        changes.set_row(model, row, before, before.take(before.keys != number))
+    return renew(copy_with(model, feature_store=model.feature_store.remove(name)), changes)
 
 
-def remove_row(fitted: ModelState, row: int) -> ModelState:
+def remove_row(model: ModelState, row: int) -> ModelState:
     """Return the model without a row and its observations."""
-    of_table = row < fitted.fitted_rows
-    fixed = (feature for feature in fitted.feature_store.values() if feature.fixed) if of_table else iter(())
+    of_table = row < model.fitted_rows
+    fixed = (feature for feature in model.feature_store.values() if feature.fixed) if of_table else iter(())
     if (example := next(fixed, None)) is not None:
         raise InputError(
-            f"row {fitted.rows[row]!r} cannot be taken out of the features it was fitted with: heads such as "
+            f"row {model.rows[row]!r} cannot be taken out of the features it was fitted with: heads such as "
             f"that of {example.name!r} are fixed with this adapter; fit with "
             f"{option_name('adapter', 'bayes')}, "
             "or fit again without the row"
         )
     changes = Changes()
-    features, observers = fitted.feature_store.remove_row(row)
+    features, observers = model.feature_store.remove_row(row)
     for feature in observers:
-        changes.set_feature(fitted, feature, feature.without_row(row))
+        changes.set_feature(model, feature, feature.without_row(row))
         changes.features[feature.name] = features[feature.name]
-    knowledge, adapter, clock = fitted.knowledge, fitted.adapter, fitted.clock
-    table_weights, table_values = fitted.table_weights, fitted.table_values
+    knowledge, adapter, clock = model.knowledge, model.adapter, model.clock
+    table_weights, table_values = model.table_weights, model.table_values
     if of_table:
         cells = slice(int(knowledge.cells.indptr[row]), int(knowledge.cells.indptr[row + 1]))
         if clock is not None:
@@ -589,10 +587,10 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
             knowledge, cells=knowledge.cells.take(others), states=knowledge.states.take(others)
         )
         adapter = adapter.with_knowledge(knowledge)
-    row_metadata = fitted.row_metadata
+    row_metadata = model.row_metadata
     after = replace(
-        fitted,
-        row_store=fitted.row_store.remove(row),
+        model,
+        row_store=model.row_store.remove(row),
         feature_store=features,
         knowledge=knowledge,
         adapter=adapter,
@@ -623,15 +621,15 @@ class Forecast(NamedTuple):
     order: NDArray[np.int64]  # (n,): the position of the observation that each prediction belongs to
 
 
-def compare_with_predictions(fitted: ModelState, triples: Triples) -> tuple[str | None, NDArray[np.float64]]:
+def compare_with_predictions(model: ModelState, triples: Triples) -> tuple[str | None, NDArray[np.float64]]:
     """Return a warning if any observation is surprising, and the excess errors of the predictions: (n,).
 
     Clicks have no errors: without the zeros of other cells they say nothing.
     """
     if not len(triples.values):
         return None, np.zeros(0)
-    one = len(triples.values) == 1 and not triples.features[0].finds_scale and has_single_forms(fitted)
-    expected = _forecast_one(fitted, triples) if one else _forecast(fitted, triples)
+    one = len(triples.values) == 1 and not triples.features[0].finds_scale and has_single_forms(model)
+    expected = _forecast_one(model, triples) if one else _forecast(model, triples)
     lines = triples.feature_positions[expected.order]
     kinds = [feature.kind for feature in triples.features]
     offset = np.array([kind.offset for kind in kinds])[lines]
@@ -644,13 +642,13 @@ def compare_with_predictions(fitted: ModelState, triples: Triples) -> tuple[str 
         return None, excess
     binary = clicks | np.array([kind.type == KindType.BINARY for kind in kinds], dtype=bool)
     message = (
-        None if binary.all() else _surprise_message(fitted, triples, expected, offset, span, binary[lines])
+        None if binary.all() else _surprise_message(model, triples, expected, offset, span, binary[lines])
     )
     return message, excess  # binary values and clicks give no warning: they are always possible
 
 
 def _surprise_message(
-    fitted: ModelState,
+    model: ModelState,
     triples: Triples,
     expected: Forecast,
     offset: NDArray[np.float64],
@@ -677,17 +675,17 @@ def _surprise_message(
     others = f", and {count - 1} more like it" if count > 1 else ""
     return (
         f"feature {triples.features[lines[worst]].name!r}: the value {value:g} at row "
-        f"{fitted.rows[triples.rows[order][worst]]!r} lies {distance[worst]:.3g} standard deviations from "
+        f"{model.rows[triples.rows[order][worst]]!r} lies {distance[worst]:.3g} standard deviations from "
         f"its prediction ({expected_mean:.4g} ± {expected_std:.2g}){others}. The value was accepted. If it "
         "is a mistake, observe the correct value"
     )
 
 
 @torch.no_grad()
-def _forecast(fitted: ModelState, triples: Triples) -> Forecast:
+def _forecast(model: ModelState, triples: Triples) -> Forecast:
     """Predict observations before they are added to the model."""
-    features, heads = fitted.feature_store.take([feature.name for feature in triples.features])
-    kinds = fitted.kinds_of(features)
+    features, heads = model.feature_store.take([feature.name for feature in triples.features])
+    kinds = model.kinds_of(features)
     rows, inverse = np.unique(triples.rows, return_inverse=True)
     order = np.argsort(triples.feature_positions * len(rows) + inverse)
     cells = Cells.from_pairs(
@@ -697,18 +695,18 @@ def _forecast(fitted: ModelState, triples: Triples) -> Forecast:
         len(features),
         len(rows),
     )
-    predictive = predict_cells(heads, fitted.row_store.take(rows), cells, kinds, fitted.knowledge.likelihood)
+    predictive = predict_cells(heads, model.row_store.take(rows), cells, kinds, model.knowledge.likelihood)
     shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
-    factor = fitted.calibration.factor(shots, kinds)[:, USUAL_LEVEL][cells.lines]
+    factor = model.calibration.factor(shots, kinds)[:, USUAL_LEVEL][cells.lines]
     mean, std = predictive.mean.double().numpy(), (factor * predictive.std).double().numpy()
     return Forecast(mean, std, (predictive.kinds == KindType.BINARY).numpy(), order)
 
 
-def _forecast_one(fitted: ModelState, triples: Triples) -> Forecast:
+def _forecast_one(model: ModelState, triples: Triples) -> Forecast:
     """Predict a single observation as ``_forecast`` does, if ``has_single_forms``."""
-    feature, kind = triples.features[0], fitted.kind_of(triples.features[0])
-    state = fitted.row_store.head_inputs(triples.rows, "current").state()
+    feature, kind = triples.features[0], model.kind_of(triples.features[0])
+    state = model.row_store.head_inputs(triples.rows, "current").state()
     binary = kind == KindType.BINARY
-    mean, std = predict_cell(head_of(fitted, feature), state, kind, fitted.knowledge.likelihood)
-    factor = fitted.calibration.one_factor(feature.shots, kind)
+    mean, std = predict_cell(head_of(model, feature), state, kind, model.knowledge.likelihood)
+    factor = model.calibration.one_factor(feature.shots, kind)
     return Forecast(np.array([mean]), np.array([factor * std]), np.array([binary]), np.zeros(1, np.int64))

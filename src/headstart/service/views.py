@@ -46,12 +46,12 @@ class FeatureIndex:
     The position of a feature is its number in the order of addition.
     """
 
-    fitted: ModelState
+    model: ModelState
 
     @cached_property
     def names(self) -> list[str]:
         """The names of the features in the order of addition."""
-        return self.fitted.feature_store.feature_names
+        return self.model.feature_store.feature_names
 
     @cached_property
     def _folded(self) -> list[str]:
@@ -60,7 +60,7 @@ class FeatureIndex:
     @cached_property
     def _searched(self) -> list[str]:
         """The texts that are searched: names, with titles if there are any."""
-        titles = feature_titles(self.fitted, self.names)
+        titles = feature_titles(self.model, self.names)
         if titles is None:
             return self._folded
         return [f"{name}\n{title.casefold()}" for name, title in zip(self._folded, titles, strict=True)]
@@ -68,7 +68,7 @@ class FeatureIndex:
     @cached_property
     def _fitted_count(self) -> int:
         """The number of features of the fit, which come first."""
-        features = self.fitted.feature_store.columns.features
+        features = self.model.feature_store.columns.features
 
         def is_added(slot: int) -> bool:
             feature = features[slot]
@@ -79,17 +79,17 @@ class FeatureIndex:
     @cached_property
     def _slots(self) -> NDArray[np.int64]:
         """The slots of the features, of a category that of its first level."""
-        columns = self.fitted.feature_store.columns
+        columns = self.model.feature_store.columns
         slots = columns.used_slots[np.argsort(columns.positions[columns.used_slots], kind="stable")]
         if not columns.has_levels:
             return slots
-        names = [category_columns(self.fitted, name)[:1] or [name] for name in self.names]
-        return np.array(self.fitted.feature_store.slots(name for (name,) in names), dtype=np.int64)
+        names = [category_columns(self.model, name)[:1] or [name] for name in self.names]
+        return np.array(self.model.feature_store.slots(name for (name,) in names), dtype=np.int64)
 
     @cached_property
     def shots(self) -> NDArray[np.int64]:
         """The number of observations in the context of each feature."""
-        return self.fitted.feature_store.columns.shots[self._slots]
+        return self.model.feature_store.columns.shots[self._slots]
 
     @cached_property
     def uncertainty(self) -> NDArray[np.float64]:
@@ -135,32 +135,32 @@ class FeatureIndex:
         It is in data units, or in log-odds behind a logistic link, of a category those of its first level;
         NaN if heads have no covariance.
         """
-        fitted, result = self.fitted, np.full(len(positions), np.nan)
+        model, result = self.model, np.full(len(positions), np.nan)
         slots = self._slots[positions]
-        if not len(positions) or fitted.feature_store.heads_at(slice(0, 1)).covariance is None:
+        if not len(positions) or model.feature_store.heads_at(slice(0, 1)).covariance is None:
             return result
-        moment = second_moment(fitted.states)
+        moment = second_moment(model.states)
         for start in range(0, len(slots), _HEADS_AT_ONCE):
             part = slice(start, start + _HEADS_AT_ONCE)
-            packed = fitted.feature_store.heads_at(slots[part]).packed_covariance
+            packed = model.feature_store.heads_at(slots[part]).packed_covariance
             # The mean of [d; 1]ᵀ·C·[d; 1] over rows is the trace of C with the rows' second moment.
             result[part] = weighted_traces(packed, moment.double()).clamp(min=0).sqrt().numpy()
-        columns = fitted.feature_store.columns
-        types = fitted.modelled_types(columns.types[slots])
+        columns = model.feature_store.columns
+        types = model.modelled_types(columns.types[slots])
         return result * np.where(types == KindType.BINARY, 1.0, columns.spans[slots])
 
     def titles(self, positions: NDArray[np.int64]) -> tuple[str, ...] | None:
         """Return the titles of features, empty for a feature without one; None if none has one."""
-        return feature_titles(self.fitted, [self.names[position] for position in positions.tolist()])
+        return feature_titles(self.model, [self.names[position] for position in positions.tolist()])
 
     def typical(self, positions: NDArray[np.int64]) -> list[dict[str, float | None]]:
         """Return the mean and the 90 % interval of features at an average row; None of categories."""
         listed = [self.names[position] for position in positions.tolist()]
-        names = [name for name in listed if not category_columns(self.fitted, name)]
+        names = [name for name in listed if not category_columns(self.model, name)]
         found: dict[str, dict[str, float | None]] = {}
         if names:
             row = Names(["average"], "row")
-            prediction = predict_features(self.fitted, row, average_row(self.fitted), names)
+            prediction = predict_features(self.model, row, average_row(self.model), names)
             low, high = prediction.interval(0.9)
             numbers = zip(names, prediction.mean[0].tolist(), low[0].tolist(), high[0].tolist(), strict=True)
             found = {name: {"mean": mean, "low": start, "high": end} for name, mean, start, end in numbers}
@@ -174,22 +174,22 @@ class IndexCache:
         self._lock = threading.Lock()
         self._index: FeatureIndex | None = None
 
-    def of(self, fitted: ModelState) -> FeatureIndex:
+    def of(self, model: ModelState) -> FeatureIndex:
         """Return the index of a model state."""
         with self._lock:
-            if self._index is None or self._index.fitted is not fitted:
-                self._index = FeatureIndex(fitted)
+            if self._index is None or self._index.model is not model:
+                self._index = FeatureIndex(model)
             return self._index
 
 
-def predict_over_rows(state: LiveState, fitted: ModelState, name: str) -> Prediction:
+def predict_over_rows(state: LiveState, model: ModelState, name: str) -> Prediction:
     """Predict a feature for all rows, or for 2000 evenly spaced ones.
 
     Parameters
     ----------
     state : LiveState
         The model whose row states are used.
-    fitted : ModelState
+    model : ModelState
         The model that has the feature.
     name : str
         The feature.
@@ -199,10 +199,10 @@ def predict_over_rows(state: LiveState, fitted: ModelState, name: str) -> Predic
     Prediction
         Of shape (rows, 1).
     """
-    count = len(fitted.rows)
+    count = len(model.rows)
     rows = np.unique(np.linspace(0, count - 1, min(count, _MAX_ROWS)).round().astype(np.int64))
-    names = Names([fitted.rows[row] for row in rows.tolist()], "row")
-    return predict_features(fitted, names, state.model.row_store.take(rows), [name])
+    names = Names([model.rows[row] for row in rows.tolist()], "row")
+    return predict_features(model, names, state.model.row_store.take(rows), [name])
 
 
 def distribution(state: LiveState, name: str) -> dict[str, Any]:
@@ -291,8 +291,8 @@ def _spaced_counts(count: int, limit: int) -> list[int]:
     return [0, *counts.tolist()]
 
 
-def _point(state: LiveState, fitted: ModelState, name: str, shots: int) -> dict[str, Any]:
-    prediction = predict_over_rows(state, fitted, name)
+def _point(state: LiveState, model: ModelState, name: str, shots: int) -> dict[str, Any]:
+    prediction = predict_over_rows(state, model, name)
     return {
         "shots": shots,
         "mean": float(prediction.mean.mean()),

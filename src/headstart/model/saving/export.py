@@ -15,19 +15,19 @@ from headstart.table.metadata import as_array, as_text
 from headstart.table.reading import sort_observations
 
 
-def export_table(fitted: ModelState, *, metadata: bool = True) -> Table:
+def export_table(model: ModelState, *, metadata: bool = True) -> Table:
     """Return the table of all observations, features and rows of a model.
 
     If the values of a cell in the row's observations and in the feature's context differ, the value of the
     context is used. Without ``metadata`` the table has no metadata of features and rows.
     """
-    features = list(fitted.feature_store.values())
+    features = list(model.feature_store.values())
     names = Names([feature.name for feature in features], "feature")
     kinds = Kinds([feature.kind for feature in features])
-    parts = [_backbone_observations(fitted), _row_observations(fitted)]
+    parts = [_backbone_observations(model), _row_observations(model)]
     positions = np.full(1 + max([-1, *(int(part[1].max(initial=-1)) for part in parts)]), -1)
     for position, name in enumerate(names):
-        number = fitted.feature_store.number(name)
+        number = model.feature_store.number(name)
         if number < len(positions):
             positions[number] = position
     counts = [len(feature.rows) for feature in features]
@@ -38,43 +38,43 @@ def export_table(fitted: ModelState, *, metadata: bool = True) -> Table:
     numbers = np.concatenate([*(part[2] for part in parts), *(feature.values for feature in features)])
     values = kinds.values(numbers, index)
     times = np.zeros(len(rows))
-    if fitted.clock is not None:
+    if model.clock is not None:
         feature_times = [np.zeros(0) if feature.times is None else feature.times for feature in features]
         times = np.concatenate([*(part[3] for part in parts), *feature_times])
     contexts = ObservationLists.of([feature.observations for feature in features])
     weights = np.concatenate([*(part[4] for part in parts), _weights(contexts)])
     present = index >= 0  # the others are of removed features
     rows, index, values, times = rows[present], index[present], values[present], times[present]
-    shape = (len(fitted.rows), len(names))
+    shape = (len(model.rows), len(names))
     ordered = sort_observations(rows, index, values, shape, times, weights[present])
     # Sorting is stable: the last of several values of one cell is the one of the context.
     last = np.ones(len(values), dtype=bool)
     last[:-1] = (np.diff(ordered.row_index) != 0) | (np.diff(ordered.feature_index) != 0)
-    row_records = None if fitted.row_metadata is None else fitted.row_metadata.lines
-    records = _metadata(fitted) if metadata and fitted.schema is not None else None
+    row_records = None if model.row_metadata is None else model.row_metadata.lines
+    records = _metadata(model) if metadata and model.schema is not None else None
     return Table(
-        fitted.rows,
+        model.rows,
         names,
         kinds,
         ordered.row_index[last],
         ordered.feature_index[last],
         ordered.values[last],
         records,
-        None if records is None else _schema(fitted, records),
-        encoders=fitted.encoders if records is not None else {},
+        None if records is None else _schema(model, records),
+        encoders=model.encoders if records is not None else {},
         row_metadata=row_records if metadata else None,
-        row_schema=_row_schema(fitted, row_records) if metadata and row_records is not None else None,
-        times=None if fitted.clock is None or ordered.times is None else ordered.times[last],
+        row_schema=_row_schema(model, row_records) if metadata and row_records is not None else None,
+        times=None if model.clock is None or ordered.times is None else ordered.times[last],
         weights=None if ordered.weights is None else ordered.weights[last],
     )
 
 
-def _row_schema(fitted: ModelState, row_records: pa.Table) -> MetadataSchema | None:
+def _row_schema(model: ModelState, row_records: pa.Table) -> MetadataSchema | None:
     """Fit a schema of row metadata with the same types of columns."""
-    if fitted.row_metadata is None:
+    if model.row_metadata is None:
         return None
     return MetadataSchema.fit(
-        row_records, {column.name: column.spec for column in fitted.row_metadata.schema.columns}
+        row_records, {column.name: column.spec for column in model.row_metadata.schema.columns}
     )
 
 
@@ -89,33 +89,33 @@ def _weights(lists: ObservationLists) -> NDArray[np.float64]:
     return np.ones(len(lists.values)) if lists.weights is None else lists.weights
 
 
-def _backbone_observations(fitted: ModelState) -> Observations:
+def _backbone_observations(model: ModelState) -> Observations:
     """Return the observations of the fitted table that neither a context nor an observed row contains."""
-    cells = fitted.knowledge.cells
+    cells = model.knowledge.cells
     rows, numbers = cells.lines.numpy(), cells.index.numpy()
-    selected = ~np.isin(rows, fitted.row_store.observed_rows)
-    fixed = np.zeros(len(fitted.backbone_features), dtype=bool)
-    for feature in fitted.feature_store.values():
+    selected = ~np.isin(rows, model.row_store.observed_rows)
+    fixed = np.zeros(len(model.backbone_features), dtype=bool)
+    for feature in model.feature_store.values():
         if feature.fixed and feature.in_backbone:
-            fixed[fitted.feature_store.number(feature.name)] = True
+            fixed[model.feature_store.number(feature.name)] = True
     selected &= fixed[numbers]
-    times = np.zeros(int(selected.sum())) if fitted.clock is None else fitted.clock.table[selected]
-    if fitted.table_values is None:
-        facts = fitted.feature_store.facts(numbers[selected])
-        values = facts[:, 1] + facts[:, 2] * cells.values.numpy()[selected].astype(float)
+    times = np.zeros(int(selected.sum())) if model.clock is None else model.clock.table[selected]
+    if model.table_values is None:
+        scales = model.feature_store.scales(numbers[selected])
+        values = scales["offset"] + scales["span"] * cells.values.numpy()[selected].astype(float)
     else:
-        values = fitted.table_values[selected]
-    weights = np.ones(len(values)) if fitted.table_weights is None else fitted.table_weights[selected]
+        values = model.table_values[selected]
+    weights = np.ones(len(values)) if model.table_weights is None else model.table_weights[selected]
     return rows[selected], numbers[selected], values, times, weights
 
 
-def _row_observations(fitted: ModelState) -> Observations:
+def _row_observations(model: ModelState) -> Observations:
     """Return all observations of rows that were added or observed since fit."""
-    rows = fitted.row_store.observed_rows
-    lists = [(row, fitted.row_store.observations(row)) for row in rows]
+    rows = model.row_store.observed_rows
+    lists = [(row, model.row_store.observations(row)) for row in rows]
     cells = ObservationLists.of(
         [
-            observations._replace(values=given_values(fitted, row, observations))
+            observations._replace(values=given_values(model, row, observations))
             for row, observations in lists
             if observations is not None
         ]
@@ -125,21 +125,21 @@ def _row_observations(fitted: ModelState) -> Observations:
     return positions, cells.keys, cells.values, times, _weights(cells)
 
 
-def _metadata(fitted: ModelState) -> pa.Table:
+def _metadata(model: ModelState) -> pa.Table:
     """Return the metadata of all features as the user passed it, one line per feature."""
-    schema = fitted.schema
+    schema = model.schema
     columns = [] if schema is None else [column.name for column in schema.columns]
-    records = [feature.record or {} for feature in fitted.feature_store.values()]
+    records = [feature.record or {} for feature in model.feature_store.values()]
     return pa.table({name: as_array([record.get(name) for record in records]) for name in columns})
 
 
-def _schema(fitted: ModelState, metadata: pa.Table) -> MetadataSchema | None:
+def _schema(model: ModelState, metadata: pa.Table) -> MetadataSchema | None:
     """Fit a schema with the same types of columns, which includes the labels of new features."""
-    if fitted.schema is None:
+    if model.schema is None:
         return None
-    columns = fitted.schema.columns
-    functions = {c.name: fitted.encoders[c.name] for c in columns
-                 if c.takes == "function" and c.name in fitted.encoders}  # fmt: skip
+    columns = model.schema.columns
+    functions = {c.name: model.encoders[c.name] for c in columns
+                 if c.takes == "function" and c.name in model.encoders}  # fmt: skip
     return MetadataSchema.fit(metadata, {column.name: column.spec for column in columns}, functions)
 
 

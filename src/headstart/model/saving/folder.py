@@ -103,16 +103,16 @@ _SHARDED_BY_ROW = (
 _CONTEXTS = ("contexts/rows", "contexts/values")
 
 
-def save(fitted: Callable[[], ModelState], path: Path, owner: object = None) -> None:
+def save(model: Callable[[], ModelState], path: Path, owner: object = None) -> None:
     """Write a model to a folder, replacing an older one.
 
-    ``fitted`` is called once the folder is locked, so if two threads save, the later one writes the newer
+    ``model`` is called once the folder is locked, so if two threads save, the later one writes the newer
     model. If the rows of the model are divided among processes, all of them must call this function.
     """
     run_in_main_process(lambda: check_place(path))
     with only_in_main_process(lock_folder(path, owner, create=True)):
         run_in_main_process(lambda: check_place(path))
-        _write(with_global_shots(fitted()), path)
+        _write(with_global_shots(model()), path)
         wait_for_all_processes()
 
 
@@ -171,13 +171,13 @@ def check_place(path: Path) -> None:
         )
 
 
-def _write(fitted: ModelState, path: Path) -> None:
+def _write(model: ModelState, path: Path) -> None:
     """Write a model to a locked folder.
 
     If its rows are divided among processes, the main process writes, and the others send their rows in
     blocks: no process ever has all rows in memory.
     """
-    tensors = _with_global_indices(model_tensors(fitted), len(fitted.rows))
+    tensors = _with_global_indices(model_tensors(model), len(model.rows))
     local_counts = tensors["contexts/counts"]
     tensors["contexts/counts"] = global_sum(local_counts)
     layouts = {
@@ -189,10 +189,10 @@ def _write(fitted: ModelState, path: Path) -> None:
         for block in _gather_blocks(name, tensors[name], local_counts)
     )
     written = consume_in_main_process(blocks, lambda blocks: _write_weights(path, layouts, blocks))
-    rows = [name for names in gather_texts(list(fitted.rows)) for name in names]
+    rows = [name for names in gather_texts(list(model.rows)) for name in names]
     if written is not None:
         weights, digest, size = written
-        facts = model_facts(fitted, weights, digest).model_dump(mode="json")
+        facts = model_facts(model, weights, digest).model_dump(mode="json")
         _write_index(path, {**facts, "rows": rows}, size)
 
 
@@ -323,23 +323,23 @@ def require_no_loss(path: Path, table: Table) -> None:
 
 def list_losses(path: Path, table: Table) -> list[str]:
     """List the features, rows and observations added to a saved model since its fit and not in ``table``."""
-    fitted = load(path)
-    backbone_features, losses = set(fitted.backbone_features), []
+    model = load(path)
+    backbone_features, losses = set(model.backbone_features), []
     features = [
-        name for name in fitted.feature_store if name not in backbone_features and name not in table.features
+        name for name in model.feature_store if name not in backbone_features and name not in table.features
     ]
     if features:
         losses.append(f"{len(features)} features ({join_names(features, 3)})")
-    added_rows = list(fitted.rows)[len(fitted.knowledge.cells) :]
+    added_rows = list(model.rows)[len(model.knowledge.cells) :]
     rows = [name for name in added_rows if name not in table.rows]
     if rows:
         losses.append(f"{len(rows)} rows ({join_names(rows, 3)})")
-    counts_at_fit = torch.bincount(fitted.knowledge.cells.index, minlength=len(backbone_features)).tolist()
-    exported = export_table(fitted, metadata=False)  # includes the observations of rows
+    counts_at_fit = torch.bincount(model.knowledge.cells.index, minlength=len(backbone_features)).tolist()
+    exported = export_table(model, metadata=False)  # includes the observations of rows
     exported_counts, table_counts = exported.counts, table.counts
     observations = 0
-    for name, at_fit in zip(fitted.backbone_features, counts_at_fit, strict=True):
-        if name in fitted.feature_store:
+    for name, at_fit in zip(model.backbone_features, counts_at_fit, strict=True):
+        if name in model.feature_store:
             now = int(exported_counts[exported.features.position(name)])
             in_table = int(table_counts[table.features.position(name)]) if name in table.features else 0
             observations += max(0, now - max(at_fit, in_table))

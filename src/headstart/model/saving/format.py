@@ -83,16 +83,16 @@ def checksum(facts: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def model_facts(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
+def model_facts(model: ModelState, weights: str, digest: str) -> ModelFacts:
     """Return the facts of a model whose file of weights has the name ``weights`` and this ``digest``."""
-    features, settings = list(fitted.feature_store.values()), fitted.settings
+    features, settings = list(model.feature_store.values()), model.settings
     return ModelFacts(
         weights=weights,
         weights_sha256=digest,
         packages=_packages(settings),
         settings=settings,
-        kinds=[str(kind) for kind in fitted.kinds],
-        metadata=fitted.schema,
+        kinds=[str(kind) for kind in model.kinds],
+        metadata=model.schema,
         features=FeatureFacts(
             names=[feature.name for feature in features],
             kinds=[str(feature.kind) for feature in features],
@@ -101,15 +101,15 @@ def model_facts(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
             finds_scale=[feature.finds_scale for feature in features],
             observed_since=[feature.arrivals is not None for feature in features],
         ),
-        backbone_features=list(fitted.backbone_features),
-        judgement=fitted.judgement,
-        local=fitted.local,
-        middle=None if fitted.middle is None else str(fitted.middle),
-        rows=list(fitted.rows),
-        row_metadata=None if fitted.row_metadata is None else fitted.row_metadata.schema,
-        arrived=fitted.arrived,
-        times=None if fitted.clock is None else (fitted.clock.fitted_at, fitted.clock.now),
-        arrivals=fitted.arrivals,
+        backbone_features=list(model.backbone_features),
+        judgement=model.judgement,
+        local=model.local,
+        middle=None if model.middle is None else str(model.middle),
+        rows=list(model.rows),
+        row_metadata=None if model.row_metadata is None else model.row_metadata.schema,
+        arrived=model.arrived,
+        times=None if model.clock is None else (model.clock.fitted_at, model.clock.now),
+        arrivals=model.arrivals,
     )
 
 
@@ -123,10 +123,10 @@ def _packages(settings: Settings) -> dict[str, str]:
     return packages if base is None else {**packages, "base": ADAPTERS.origin(base)}
 
 
-def model_tensors(fitted: ModelState) -> dict[str, Tensor]:
+def model_tensors(model: ModelState) -> dict[str, Tensor]:
     """Return the tensors of a model, by name."""
-    features, heads = fitted.feature_store.take(list(fitted.feature_store))
-    knowledge = fitted.knowledge
+    features, heads = model.feature_store.take(list(model.feature_store))
+    knowledge = model.knowledge
     width = knowledge.metadata.shape[1]
     tensors = {
         "features/metadata": _stack([feature.metadata for feature in features], width),
@@ -141,27 +141,27 @@ def model_tensors(fitted: ModelState) -> dict[str, Tensor]:
         "knowledge/index": knowledge.cells.index.int(),
         "knowledge/values": knowledge.cells.values,
         "knowledge/kinds": knowledge.kinds,
-        "backbone_grid": fitted.backbone.grid,
+        "backbone_grid": model.backbone.grid,
     }
     parts: dict[str, Any] = {
-        "calibration": fitted.calibration,
+        "calibration": model.calibration,
         "features": heads,
         "knowledge/heads": knowledge.heads,
         "knowledge/states": knowledge.states,
-        "states": fitted.states.at(None),
+        "states": model.states.at(None),
     }
     if knowledge.scales is not None:
         parts["knowledge/scales"] = knowledge.scales
     for prefix, part in parts.items():
         values = {field.name: getattr(part, field.name) for field in fields(part)}
         tensors |= {f"{prefix}/{name}": value for name, value in values.items() if value is not None}
-    tensors |= feature_reference_tensors(fitted)
-    tensors |= row_observation_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
-    tensors |= time_tensors(fitted) | weight_tensors(fitted)
-    if fitted.table_values is not None:
-        tensors["observation_values/table"] = torch.from_numpy(fitted.table_values)
-    tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
-    tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
+    tensors |= feature_reference_tensors(model)
+    tensors |= row_observation_tensors(model) | record_tensors(model) | row_metadata_tensors(model)
+    tensors |= time_tensors(model) | weight_tensors(model)
+    if model.table_values is not None:
+        tensors["observation_values/table"] = torch.from_numpy(model.table_values)
+    tensors |= {f"backbone/{name}": value for name, value in model.backbone.state_dict().items()}
+    tensors |= {f"adapter/{name}": value for name, value in model.adapter.state_dict().items()}
     return tensors
 
 
@@ -173,14 +173,14 @@ def _concatenate(parts: list[NDArray[Any]], dtype: type) -> Tensor:
     return torch.from_numpy(np.concatenate([*parts, np.zeros(0, dtype=dtype)]))
 
 
-def time_tensors(fitted: ModelState) -> dict[str, Tensor]:
+def time_tensors(model: ModelState) -> dict[str, Tensor]:
     """Return the times of the observations of the table and of features; empty if they do not age."""
-    if fitted.clock is None:
+    if model.clock is None:
         return {}
-    features = list(fitted.feature_store.values())
+    features = list(model.feature_store.values())
     times = [np.zeros(0), *(feature.times for feature in features if feature.times is not None)]
     return {
-        "times/table": torch.from_numpy(fitted.clock.table),
+        "times/table": torch.from_numpy(model.clock.table),
         "times/contexts": torch.from_numpy(np.concatenate(times)),
     }
 
@@ -204,12 +204,12 @@ def read_clock(facts: ModelFacts, groups: Groups) -> Clock | None:
     return Clock(half_life, facts.times[1], facts.times[0], times["table"].numpy())
 
 
-def weight_tensors(fitted: ModelState) -> dict[str, Tensor]:
+def weight_tensors(model: ModelState) -> dict[str, Tensor]:
     """Return the given weights of the observations of the table and of features; empty if all are 1."""
-    lists = ObservationLists.of([feature.observations for feature in fitted.feature_store.values()])
-    if fitted.table_weights is None and lists.weights is None:
+    lists = ObservationLists.of([feature.observations for feature in model.feature_store.values()])
+    if model.table_weights is None and lists.weights is None:
         return {}
-    table = np.ones(len(fitted.knowledge.cells.values)) if (w := fitted.table_weights) is None else w
+    table = np.ones(len(model.knowledge.cells.values)) if (w := model.table_weights) is None else w
     contexts = np.ones(len(lists.values)) if lists.weights is None else lists.weights
     return {
         "observation_weights/table": torch.from_numpy(table),
@@ -272,17 +272,17 @@ def read_feature_arrivals(
     return [next(lists) if since else None for since in observed_since]
 
 
-def record_tensors(fitted: ModelState) -> dict[str, Tensor]:
+def record_tensors(model: ModelState) -> dict[str, Tensor]:
     """Return the metadata of all features as the user passed it; empty if the model has no metadata."""
-    if fitted.schema is None:
+    if model.schema is None:
         return {}
-    records = [feature.record or {} for feature in fitted.feature_store.values()]
-    return {"records": as_bytes(records, [column.name for column in fitted.schema.columns])}
+    records = [feature.record or {} for feature in model.feature_store.values()]
+    return {"records": as_bytes(records, [column.name for column in model.schema.columns])}
 
 
-def row_metadata_tensors(fitted: ModelState) -> dict[str, Tensor]:
+def row_metadata_tensors(model: ModelState) -> dict[str, Tensor]:
     """Return the metadata of rows and the prior of rows given it; empty if there is no row metadata."""
-    metadata = fitted.row_metadata
+    metadata = model.row_metadata
     if metadata is None:
         return {}
     columns = [column.name for column in metadata.schema.columns]
@@ -319,21 +319,21 @@ def read_row_metadata(facts: ModelFacts, groups: Groups, width: int, rows: int) 
     return RowMetadata(schema, tensors["metadata"].numpy(), lines, prior)
 
 
-def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
+def row_observation_tensors(model: ModelState) -> dict[str, Tensor]:
     """Return the observations, references and states of the fit of rows added or observed since fit."""
-    rows = fitted.row_store.observed_rows
+    rows = model.row_store.observed_rows
     if not rows:
         return {}
     lists = [
         observations
-        for observations in (fitted.row_store.observations(row) for row in rows)
+        for observations in (model.row_store.observations(row) for row in rows)
         if observations is not None
     ]
     cells = ObservationLists.of(lists)
     arrivals = np.concatenate([line.arrivals for line in lists if line.arrivals is not None])
-    position = np.full(len(fitted.feature_store.slots_by_number(slice(None))), -1)
-    position[[fitted.feature_store.number(name) for name in fitted.feature_store]] = np.arange(
-        len(fitted.feature_store)
+    position = np.full(len(model.feature_store.slots_by_number(slice(None))), -1)
+    position[[model.feature_store.number(name) for name in model.feature_store]] = np.arange(
+        len(model.feature_store)
     )
     features = position[cells.keys]
     present = features >= 0  # the others were removed
@@ -352,18 +352,18 @@ def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
         tensors["row_observations/weights"] = torch.from_numpy(cells.weights[present][order])
     positions = np.array(rows, dtype=np.int64)
     for prefix, states in (
-        ("row_references", fitted.row_store.take(positions, "reference")),
-        ("row_fitted_states", fitted.row_store.take(positions, "fit")),
+        ("row_references", model.row_store.take(positions, "reference")),
+        ("row_fitted_states", model.row_store.take(positions, "fit")),
     ):
         parts = vars(states).items()
         tensors |= {f"{prefix}/{name}": value for name, value in parts if value is not None}
     return tensors
 
 
-def feature_reference_tensors(fitted: ModelState) -> dict[str, Tensor]:
+def feature_reference_tensors(model: ModelState) -> dict[str, Tensor]:
     """Return the references of features that are neither heads of the backbone nor current heads."""
-    references = [fitted.feature_store.reference(name) for name in fitted.feature_store]
-    current_slots = fitted.feature_store.slots(fitted.feature_store)
+    references = [model.feature_store.reference(name) for name in model.feature_store]
+    current_slots = model.feature_store.slots(model.feature_store)
     stored = {
         position: reference
         for position, (reference, slot) in enumerate(zip(references, current_slots, strict=True))
@@ -371,7 +371,7 @@ def feature_reference_tensors(fitted: ModelState) -> dict[str, Tensor]:
     }
     if not stored:
         return {}
-    heads = fitted.feature_store.heads_at(torch.tensor([slot for slot, _ in stored.values()]))
+    heads = model.feature_store.heads_at(torch.tensor([slot for slot, _ in stored.values()]))
     tensors = {f"feature_references/{name}": part for name, part in vars(heads).items() if part is not None}
     kinds = [(kind.first, kind.second) for _, kind in stored.values()]
     return tensors | {

@@ -308,14 +308,14 @@ def _damage_error(path: Path, number: int) -> ModelFileError:
 
 
 class CallLog:
-    """The calls that changed a model since its state was ``fitted``.
+    """The calls that changed a model since its state was ``model``.
 
     A model can also change without a call, such as by another ``fit``. Then ``calls`` returns None.
     """
 
-    def __init__(self, fitted: ModelState) -> None:
+    def __init__(self, model: ModelState) -> None:
         self._calls: list[Call] = []
-        self._latest: ModelState | None = fitted  # the state to which the calls lead
+        self._latest: ModelState | None = model  # the state to which the calls lead
 
     def record(self, before: ModelState, after: ModelState, *calls: Call) -> None:
         """Record calls that changed the model from the state ``before`` to ``after``."""
@@ -332,12 +332,12 @@ class CallLog:
         """Discard the calls: the folder contains another model than the one they started from."""
         self._latest = None
 
-    def calls(self, fitted: ModelState) -> list[Call] | None:
-        """Return the calls that led to the state ``fitted``; None if it was reached in another way."""
-        return self._calls if self._latest is fitted else None
+    def calls(self, model: ModelState) -> list[Call] | None:
+        """Return the calls that led to the state ``model``; None if it was reached in another way."""
+        return self._calls if self._latest is model else None
 
 
-def add_features_call(fitted: ModelState, features: Sequence[Feature]) -> Call:
+def add_features_call(model: ModelState, features: Sequence[Feature]) -> Call:
     """Return the call that adds these features."""
     lines = []
     for feature in features:
@@ -348,24 +348,24 @@ def add_features_call(fitted: ModelState, features: Sequence[Feature]) -> Call:
                 "kind": str(feature.kind),
                 "finds_scale": feature.finds_scale,
                 "metadata": feature.metadata.tolist(),
-                "rows": [fitted.rows[row] for row in feature.rows[order].tolist()],
+                "rows": [model.rows[row] for row in feature.rows[order].tolist()],
                 "values": feature.values[order].tolist(),
                 "times": _to_list(None if feature.times is None else feature.times[order]),
                 **({} if feature.weights is None else {"weights": feature.weights[order].tolist()}),
             }
         )
-    records = _encode_records([feature.record or {} for feature in features], fitted.schema)
+    records = _encode_records([feature.record or {} for feature in features], model.schema)
     return {"verb": "add_features", "features": lines, "records": records}
 
 
-def observe_call(fitted: ModelState, after: ModelState, triples: Triples, update: Update) -> Call:
-    """Return the call that adds these observations to ``fitted`` and gives ``after``."""
+def observe_call(model: ModelState, after: ModelState, triples: Triples, update: Update) -> Call:
+    """Return the call that adds these observations to ``model`` and gives ``after``."""
     order = np.argsort(triples.order)
     return {
         "verb": "observe",
         "features": [feature.name for feature in triples.features],
         "feature_positions": triples.feature_positions[order].tolist(),
-        "rows": [fitted.rows[row] for row in triples.rows[order].tolist()],
+        "rows": [model.rows[row] for row in triples.rows[order].tolist()],
         "values": triples.values[order].tolist(),
         "times": _to_list(None if triples.times is None else triples.times[order]),
         "update": update,
@@ -374,14 +374,14 @@ def observe_call(fitted: ModelState, after: ModelState, triples: Triples, update
     }
 
 
-def add_rows_call(fitted: ModelState, new: NewRows) -> Call:
+def add_rows_call(model: ModelState, new: NewRows) -> Call:
     """Return the call that adds these rows."""
     lists = [split_observations(observations, "row") for observations in new.observations.values()]
     rows = {
         name: dict(zip(features, values.tolist(), strict=True))
         for name, (features, values) in zip(new.names, lists, strict=True)
     }
-    schema = None if fitted.row_metadata is None else fitted.row_metadata.schema
+    schema = None if model.row_metadata is None else model.row_metadata.schema
     return {
         "verb": "add_rows",
         "rows": rows,
@@ -446,25 +446,25 @@ def _join(call: Call, later: Call) -> Call:
     }
 
 
-def replay(fitted: ModelState, call: Call) -> ModelState:
+def replay(model: ModelState, call: Call) -> ModelState:
     """Return the model after a recorded call."""
     verb = call.get("verb")
     if verb not in _VERBS:
         raise ModelFileError(
             f"its journal has the change {verb!r}, which this version does not know; upgrade headstart"
         )
-    return _VERBS[verb](fitted, call)
+    return _VERBS[verb](model, call)
 
 
-def _add_features(fitted: ModelState, call: Call) -> ModelState:
+def _add_features(model: ModelState, call: Call) -> ModelState:
     lines = call["features"]
     records = _decode_records(call["records"], len(lines))
-    features = [_feature(fitted, line, record) for line, record in zip(lines, records, strict=True)]
-    return add_features(fitted, features)
+    features = [_feature(model, line, record) for line, record in zip(lines, records, strict=True)]
+    return add_features(model, features)
 
 
-def _feature(fitted: ModelState, line: Call, record: Mapping[str, object]) -> Feature:
-    rows = fitted.rows.positions(line["rows"])
+def _feature(model: ModelState, line: Call, record: Mapping[str, object]) -> Feature:
+    rows = model.rows.positions(line["rows"])
     order = np.argsort(rows)
     times, weights = _to_array(line["times"]), _to_array(line.get("weights"))
     return Feature(
@@ -477,51 +477,51 @@ def _feature(fitted: ModelState, line: Call, record: Mapping[str, object]) -> Fe
         np.array(line["values"], dtype=np.float64)[order],
         line["finds_scale"],
         record,
-        fitted.arrivals + order,
+        model.arrivals + order,
         None if times is None else times[order],
         None if weights is None else weights[order],
     )
 
 
-def _observe(fitted: ModelState, call: Call) -> ModelState:
-    features = [fitted.feature_store[name] for name in call["features"]]
+def _observe(model: ModelState, call: Call) -> ModelState:
+    features = [model.feature_store[name] for name in call["features"]]
     feature_numbers = np.array(
-        [fitted.feature_store.number(name) for name in call["features"]], dtype=np.int64
+        [model.feature_store.number(name) for name in call["features"]], dtype=np.int64
     )
     feature_positions = np.array(call["feature_positions"], dtype=np.int64)
     values = np.array(call["values"], dtype=np.float64)
-    rows = fitted.rows.positions(call["rows"])
+    rows = model.rows.positions(call["rows"])
     order = np.arange(len(values))
     times = _to_array(call["times"])
     weights = _to_array(call.get("weights"))
     observations = Triples(
         rows, features, feature_positions, feature_numbers[feature_positions], values, times, order, weights
     )
-    after = add_observations(fitted, observations, call["update"])
+    after = add_observations(model, observations, call["update"])
     return replace(after, arrived=ErrorSums(*call["arrived"]))
 
 
-def _add_rows(fitted: ModelState, call: Call) -> ModelState:
+def _add_rows(model: ModelState, call: Call) -> ModelState:
     rows = call["rows"]
     encoded = np.array(call["metadata"], dtype=np.float32).reshape(len(rows), -1)
     records = _decode_records(call["records"], len(rows))
-    return add_rows(fitted, NewRows(list(rows), rows, records, encoded, call["update_features"]))
+    return add_rows(model, NewRows(list(rows), rows, records, encoded, call["update_features"]))
 
 
-def _rename_feature(fitted: ModelState, call: Call) -> ModelState:
-    return fitted.rename_feature(fitted.feature_store[call["name"]], call["to"])
+def _rename_feature(model: ModelState, call: Call) -> ModelState:
+    return model.rename_feature(model.feature_store[call["name"]], call["to"])
 
 
-def _rename_row(fitted: ModelState, call: Call) -> ModelState:
-    return fitted.with_row_store(fitted.row_store.rename(fitted.rows.position(call["name"]), call["to"]))
+def _rename_row(model: ModelState, call: Call) -> ModelState:
+    return model.with_row_store(model.row_store.rename(model.rows.position(call["name"]), call["to"]))
 
 
 _VERBS: dict[str, Callable[[ModelState, Call], ModelState]] = {
     "add_features": _add_features,
     "observe": _observe,
     "add_rows": _add_rows,
-    "remove_feature": lambda fitted, call: remove_feature(fitted, call["name"]),
-    "remove_row": lambda fitted, call: remove_row(fitted, fitted.rows.position(call["name"])),
+    "remove_feature": lambda model, call: remove_feature(model, call["name"]),
+    "remove_row": lambda model, call: remove_row(model, model.rows.position(call["name"])),
     "rename_feature": _rename_feature,
     "rename_row": _rename_row,
 }

@@ -25,7 +25,7 @@ from torch import Tensor
 from headstart.core.types import Heads, RowStates
 from headstart.errors import HeadstartError
 from headstart.files import MappedFile, file_sha256, open_regular_file, pack_tensors, write_bytes
-from headstart.model.features import Entry, Feature, FeatureStore
+from headstart.model.features import SCALE, Entry, Feature, FeatureStore
 from headstart.model.persistent import Arena
 from headstart.model.rows import RowStore
 from headstart.model.saving.assembly import (
@@ -274,10 +274,10 @@ class SavedEntries(Mapping[str, Entry]):
         count = max(len(backbone_features), int(numbers.max(initial=-1)) + 1)
         if numbers.min(initial=0) < 0 or count > len(backbone_features) + len(self):
             raise ValueError("its features have impossible numbers")
-        slots, facts = np.full((count, 2), -1), np.zeros((count, 4))
+        slots, scales = np.full((count, 2), -1), np.zeros(count, SCALE)
         slots[numbers, 0] = current = np.arange(len(self))
         slots[numbers, 1] = np.where(self._references < 0, current, self._references)
-        facts[numbers] = self._facts()
+        scales[numbers] = self._scales()
         arena = Arena.wrap(heads, len(self))
         if self.references:
             names = ("weight", "bias", "covariance", "noise")
@@ -286,14 +286,17 @@ class SavedEntries(Mapping[str, Entry]):
             if claimed is None:
                 raise ValueError("there is no room for its references")
             arena.write(claimed, references)
-        return FeatureStore.from_entries(self, arena, slots, facts, backbone_features)
+        return FeatureStore.from_entries(self, arena, slots, scales, backbone_features)
 
-    def _facts(self) -> NDArray[np.float64]:
-        """Return ``Entry.facts`` of all features: (features, 4)."""
+    def _scales(self) -> NDArray[np.void]:
+        """Return the ``SCALE`` of all features: (features,)."""
         code, first, second = self._reference_kinds.T
         types = np.array([margin.type for margin in self._margins], dtype=np.int64)[code.astype(np.int64)]
         span = np.where(types == KindType.REAL, second, second - first)
-        return np.stack([types, first, span, self._references < 0], axis=1)
+        scales = np.empty(len(types), SCALE)
+        scales["type"], scales["offset"], scales["span"] = types, first, span
+        scales["as_fitted"] = self._references < 0
+        return scales
 
 
 LAZY_FILE = re.compile(r"lazy-[0-9a-f]{16}-[0-9a-f]{16}\.safetensors")

@@ -34,7 +34,7 @@ _ATTEMPTS = 20  # at reading a model that other processes replace at the same ti
 class OpenModel:
     """A model that was read from a folder, with its journal and the size of its weights."""
 
-    fitted: ModelState
+    model: ModelState
     journal: Journal
     size: int  # of the weights, in bytes
     verified: bool = True  # whether all files were read and checked for damage
@@ -42,7 +42,7 @@ class OpenModel:
 
 def load(path: Path, *, verify: bool = True) -> ModelState:
     """Load the model in a folder; raise ModelFileError if it is missing, damaged or of a newer format."""
-    return open_model(path, verify=verify).fitted
+    return open_model(path, verify=verify).model
 
 
 def open_model(path: Path, *, verify: bool = True) -> OpenModel:
@@ -117,7 +117,7 @@ def _replay_journal(opened: OpenModel) -> OpenModel:
         return opened
     with _damage_errors(opened.journal.path):
         calls = join_observations(itertools.chain.from_iterable(opened.journal.changes))
-        return replace(opened, fitted=functools.reduce(replay, calls, opened.fitted))
+        return replace(opened, model=functools.reduce(replay, calls, opened.model))
 
 
 def _open_lazily(path: Path, verify: bool) -> OpenModel | None:
