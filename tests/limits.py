@@ -43,15 +43,15 @@ _PLACES = {
     "noise_observations": "adapters.head_prior:_NOISE_OBSERVATIONS",
     # training
     "judge_folds": "training.judge:_MAX_FOLDS",
-    "blend_prior_features": "training.judge:_SHRINKAGE_FEATURES",
+    "blend_prior_features": "training.comparison:SHRINKAGE_FEATURES",
     "calibration_prior_features": "training.calibration:_SHRINKAGE_FEATURES",
     "cross_fit_rounds": "training.cross_fitted_heads:_ROUNDS",
     "cross_fit_folds": "training.episodes:MOST_FOLDS",
     "cross_fit_numbers": "training.episodes:MOST_STATES",
     "cross_fit_observations": "training.episodes:_LEAST_OBSERVATIONS",
-    "meta_training_features": "training.recipe:MIN_FEATURES_TO_META_TRAIN",
-    "one_training_observations": "training.recipe:MIN_OBSERVATIONS_AT_ONCE",
-    "network_margin": "training.recipe:_MARGIN",
+    "meta_training_features": "training.judge:MIN_FEATURES_TO_META_TRAIN",
+    "one_training_observations": "training.judge:MIN_OBSERVATIONS_AT_ONCE",
+    "network_margin": "training.judge:_MARGIN",
     # evaluate
     "ranked_cells_per_block": "evaluate.rankings:_CELLS_AT_ONCE",
     # model
@@ -82,7 +82,7 @@ _PLACES = {
 _WATCHED = {
     "scores": "evaluate.scoring:score",
     "benchmark trainings": "evaluate.benchmark:train",
-    "judge trainings": "training.recipe:train",
+    "judge trainings": "training.judge:train",
 }
 
 

@@ -31,7 +31,8 @@ from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.training.episodes import random_ranks
-from headstart.training.recipe import Recipe, train_best
+from headstart.training.judge import train_best
+from headstart.training.recipe import Recipe
 from headstart.training.table_inputs import feature_batch, modelled_table
 
 LENGTH = 128  # observations per feature

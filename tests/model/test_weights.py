@@ -31,7 +31,7 @@ from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.training.calibration import Calibration, Outcome
-from headstart.training.judge import FeatureErrors
+from headstart.training.comparison import FeatureErrors
 
 
 def weighted_frame(seed: int = 0) -> pa.Table:

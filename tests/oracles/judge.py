@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headstart.training.judge import (
-    CandidateOutcomes,
-)
+from headstart.training.comparison import CandidateOutcomes
 
 
 def is_better(candidate: CandidateOutcomes, other: CandidateOutcomes, standard_errors: float) -> bool:

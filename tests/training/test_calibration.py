@@ -18,8 +18,8 @@ from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.training import calibration
 from headstart.training.calibration import LEVELS, USUAL_LEVEL, Calibration, Outcome
+from headstart.training.comparison import predict_held_out
 from headstart.training.episodes import disjoint_tasks
-from headstart.training.judge import predict_held_out
 
 ROWS, CLAIMED = 400, 0.3  # the standard deviation that heads claim, at a row of usual noise
 

@@ -36,7 +36,8 @@ from headstart.linalg.ragged import (
 )
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
-from headstart.training.recipe import Recipe, train_best
+from headstart.training.judge import train_best
+from headstart.training.recipe import Recipe
 
 SMALL = {"name": "factorisation", "latent": 3, "signature": 2, "sweeps": 5}
 BACKBONE: dict[str, dict[str, Any]] = {

@@ -27,18 +27,17 @@ from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
 from headstart.training.calibration import Outcome
-from headstart.training.episodes import cross_fitted_tasks
-from headstart.training.judge import (
+from headstart.training.comparison import (
     CandidateOutcomes,
     beats,
     blend_outcomes,
     concatenate_outcomes,
-    draw_folds,
-    fit_local_strengths,
     isotonic_decreasing,
     predict_held_out,
 )
-from headstart.training.recipe import AdapterTrainer, Judge, Recipe, prepare, train, train_best
+from headstart.training.episodes import cross_fitted_tasks
+from headstart.training.judge import Judge, draw_folds, fit_local_strengths, train_best
+from headstart.training.recipe import AdapterTrainer, Recipe, prepare, train
 from headstart.training.table_inputs import feature_batch, modelled_table
 
 QUIET = Reporter(quiet=True)

@@ -18,8 +18,8 @@ from headstart.adapters import adapter_config
 from headstart.datasets import movielens_small
 from headstart.progress import Reporter
 from headstart.table.metadata import MetadataSchema
+from headstart.training.comparison import CandidateOutcomes, predict_held_out
 from headstart.training.episodes import disjoint_tasks
-from headstart.training.judge import CandidateOutcomes, predict_held_out
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.recipe import Recipe, train
 from headstart.training.table_inputs import feature_batch

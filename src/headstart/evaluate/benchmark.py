@@ -40,9 +40,10 @@ from headstart.parallel import thread_pool
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType, feature_kinds
+from headstart.training.judge import train_best
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
-from headstart.training.recipe import AUTO, Recipe, TrainedParts, train, train_best
+from headstart.training.recipe import AUTO, Recipe, TrainedParts, train
 from headstart.training.table_inputs import feature_batch, hide_scales, modelled_table
 
 FORMAT = 1  # of the folder

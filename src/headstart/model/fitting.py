@@ -65,8 +65,8 @@ from headstart.table.kinds import KindType
 from headstart.table.names import sort_key
 from headstart.table.times import age_weights
 from headstart.training.calibration import USUAL_LEVEL
-from headstart.training.judge import Judgement
-from headstart.training.recipe import AUTO, TrainedParts, train, train_best
+from headstart.training.judge import Judgement, train_best
+from headstart.training.recipe import AUTO, TrainedParts, train
 from headstart.training.row_prior import fit_row_prior
 from headstart.training.table_inputs import feature_batch, modelled_table
 

@@ -1,25 +1,71 @@
-"""Comparison of candidate adapters by their predictions of held-out features."""
+"""The judge: train candidates without some features, compare them on these features, and train the best.
+
+``train_best`` is the training of ``Headstart``. The ``Judge`` chooses the adapter, the link of a binary table
+and the strengths of the local part of new features.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.adapters.base import Adapter
+from headstart.adapters.base import (
+    AdapterConfig,
+    adapter_config,
+)
+from headstart.adapters.chn_bayes import BLEND
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
-from headstart.core.likelihood import Likelihood
-from headstart.core.neighbours import LocalStrengths, Neighbours
-from headstart.core.predictive import Predictive, predict_cells
+from headstart.core.neighbours import LocalStrengths, neighbours_of
 from headstart.core.types import VALIDATION_SHOTS
+from headstart.distributed import process_group
+from headstart.linalg.row_sharded import global_count
+from headstart.progress import Reporter
+from headstart.table import Table
 from headstart.table.kinds import KindType
-from headstart.training.calibration import Outcome
-from headstart.training.episodes import Tasks
-from headstart.training.meta_training import validation_episodes
+from headstart.training.calibration import Calibration, Outcome
+from headstart.training.comparison import (
+    SHRINKAGE_FEATURES,
+    CandidateOutcomes,
+    Verdict,
+    beats,
+    concatenate_outcomes,
+    predict_held_out,
+)
+from headstart.training.episodes import disjoint_tasks
+from headstart.training.recipe import (
+    AdapterTrainer,
+    Recipe,
+    TrainedAdapter,
+    TrainedParts,
+    prepare,
+    require_networks,
+    train,
+)
+from headstart.training.table_inputs import (
+    feature_batch,
+    hide_scales,
+    is_all_binary,
+    modelled_table,
+)
+
+CLOSED_FORM, NETWORKS = "bayes", "chn-bayes"  # the candidates
+
+MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks were never better than the closed form
+
+# From this size on, the judge uses the final training of networks: a separate one would take too long.
+MIN_OBSERVATIONS_AT_ONCE = 500_000
+
+_MARGIN = 1.0  # standard errors by which networks must improve on the closed form
+
+# Standard errors by which each term of a local part must improve: there are two terms and few features.
+_LOCAL_MARGIN = 2.0
 
 MIN_FEATURES_TO_JUDGE = 12  # of a table, to compare candidates
 
@@ -31,20 +77,11 @@ _MAX_HELD_OUT = 400  # features in one fold
 
 _MAX_FOLDS = 4
 
-_SHRINKAGE_FEATURES = 10  # number of features at which an estimated share or strength is shrunk by half
-
 _MIN_LOCAL_FEATURES = 12  # held out, to estimate the strengths of a local part
 
 _LOCAL_GROUPS = 5  # of held-out features: strengths for one group are estimated from the others
 
 _MOST_STRENGTH = 4.0  # of a local part
-
-
-class Verdict(Config):
-    """Errors of one candidate, by shots."""
-
-    error: tuple[float, ...]  # mean squared error of observations, on the models' scale
-    standard_error: tuple[float, ...]  # over features
 
 
 class Judgement(Config):
@@ -55,55 +92,6 @@ class Judgement(Config):
     chosen: str
     candidates: dict[str, Verdict]
     ranking: str = "mean"  # the criterion that ranks features best for rows, on held-out cells
-
-
-@dataclass(frozen=True)
-class FeatureErrors:
-    """Errors of features at one number of shots."""
-
-    features: Tensor  # (features,)
-    squared: Tensor  # (features,): sums of squared errors
-    counts: Tensor  # (features,): of observations, or the sums of their weights
-
-    @classmethod
-    def of(cls, outcome: Outcome) -> FeatureErrors:
-        """Sum the squared errors of each feature."""
-        squared = outcome.weighted((outcome.predictive.mean - outcome.truth) ** 2)
-        features, owner = torch.unique(outcome.feature, return_inverse=True)
-        counts = torch.bincount(owner, weights=None if outcome.weights is None else outcome.weights.double())
-        return cls(features, torch.bincount(owner, weights=squared.double()), counts)
-
-    @property
-    def mean(self) -> float:
-        """The mean squared error of all observations."""
-        return float(self.squared.sum() / self.counts.sum())
-
-    @property
-    def standard_error(self) -> float:
-        """The standard error of ``mean``, as a ratio of two sums over features; 0 for a single feature."""
-        if len(self.features) < 2:  # the residual below is 0 up to rounding
-            return 0.0
-        residuals = self.squared - self.mean * self.counts
-        return float((residuals**2).sum().sqrt() / self.counts.sum())
-
-
-@dataclass(frozen=True)
-class CandidateOutcomes:
-    """Outcomes of one candidate in all folds, by shots."""
-
-    outcomes: dict[int, Outcome]
-
-    def errors(self) -> dict[int, FeatureErrors]:
-        """Return the errors of features, by shots."""
-        return {shots: FeatureErrors.of(outcome) for shots, outcome in self.outcomes.items()}
-
-    def verdict(self) -> Verdict:
-        """Return the mean error and its standard error over features, by shots."""
-        errors = self.errors().values()
-        return Verdict(
-            error=tuple(error.mean for error in errors),
-            standard_error=tuple(error.standard_error for error in errors),
-        )
 
 
 def draw_folds(
@@ -121,100 +109,207 @@ def draw_folds(
     return [np.sort(columns[np.isin(of, order[i * size : (i + 1) * size])]) for i in range(count)]
 
 
-@torch.no_grad()
-def predict_held_out(
-    adapter: Adapter,
-    likelihood: Likelihood,
-    tasks: Tasks,
+def train_best(
+    table: Table,
+    features: NDArray[np.int64],
+    recipe: Recipe,
     *,
-    seed: int,
-    all_binary: bool = False,
-    neighbours: Neighbours | None = None,
-) -> dict[int, Outcome]:
-    """Predict the targets of held-out features at several numbers of shots.
+    reporter: Reporter,
+    checkpoint: Callable[[str], Path | None],
+    device: torch.device = CPU,
+) -> tuple[TrainedParts, Recipe, Judgement]:
+    """Choose an adapter and, for binary tables, a link, and train them on all features of a table.
 
-    Return outcomes by shots in main memory, with features identified by their position in ``tasks``.
-    ``all_binary`` marks all values as binary even if the model treats them as numbers. With ``neighbours``,
-    the features of the rows' table, outcomes have the local parts of the predictions.
+    The candidates are the closed form and, for tables of many features, networks blended with it. On a large
+    table the judge uses the final training of the networks, with features held out from their meta-training
+    only. A table with real features is always judged before the final training: the scale of a new real
+    feature must be estimated, which only features held out from all training can show.
+
+    Returns
+    -------
+    trained : TrainedParts
+        The chosen adapter, under the name "adapter", with its backbone.
+    recipe : Recipe
+        The recipe with the chosen link.
+    judgement : Judgement
+        The comparison of the candidates.
     """
-    with compute_on(tasks.batch.kinds.device):
-        outcomes = _outcomes(adapter, likelihood, tasks, seed, all_binary, neighbours)
-    return {shots: move(outcome, CPU) for shots, outcome in outcomes.items()}
-
-
-def _outcomes(
-    adapter: Adapter,
-    likelihood: Likelihood,
-    tasks: Tasks,
-    seed: int,
-    all_binary: bool,
-    neighbours: Neighbours | None,
-) -> dict[int, Outcome]:
-    """Predict the targets on the device of ``tasks``: outcomes by shots."""
-    episodes = validation_episodes(tasks, VALIDATION_SHOTS[-1], seed)
-    parts: dict[int, list[Outcome]] = {shots: [] for shots in episodes}
-    for fold in torch.unique(tasks.fold).tolist():
-        refined = adapter.refine_in_blocks(tasks.states[fold])  # once for all numbers of shots
-        for shots, fold_episodes in episodes.items():
-            features = torch.nonzero((tasks.batch.shots > shots) & (tasks.fold == fold))[:, 0]
-            if len(features) == 0:
-                continue
-            episode = next(episode for episode in fold_episodes if episode.states is tasks.states[fold])
-            heads, targets = adapter.adapt(episode.context, refined), episode.targets
-            predictive = predict_cells(heads, refined, targets, episode.context.kinds, likelihood)
-            binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
-            feature, local = features[targets.lines], None
-            if neighbours is not None:
-                cells = episode.context.cells
-                observed = predict_cells(heads, refined, cells, episode.context.kinds, likelihood)
-                residuals = observed.residuals(cells.values)
-                local = neighbours.shifts_at_strength_one(episode.context, residuals, targets)
-            parts[shots].append(Outcome(predictive, targets.values, feature, binary, targets.weights, local))
-    return {shots: concatenate_outcomes(outcomes) for shots, outcomes in parts.items()}
-
-
-def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
-    """Concatenate outcomes of different features."""
-    if len(parts) == 1:
-        return parts[0]
-    predictives = [part.predictive for part in parts]
-    names = ("logits", "variance", "noise", "kinds")
-    tensors = {name: torch.cat([getattr(part, name) for part in predictives]) for name in names}
-    predictive = Predictive(**tensors, likelihood=predictives[0].likelihood)
-    others = {
-        name: torch.cat([getattr(part, name) for part in parts]) for name in ("truth", "feature", "binary")
-    }
-    weights = [part.weights for part in parts if part.weights is not None]
-    local = [part.local for part in parts if part.local is not None]
-    return Outcome(
-        predictive,
-        **others,
-        weights=torch.cat(weights) if weights else None,
-        local=torch.cat(local) if local else None,
+    require_networks(table, [adapter_config(CLOSED_FORM)])
+    judge = Judge(table, features, reporter, checkpoint, device)
+    many = len(features) >= MIN_FEATURES_TO_META_TRAIN
+    large = global_count(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
+    judge_in_training = many and large and not bool((table.kinds.types[features] == KindType.REAL).any())
+    judge_in_training &= not judge.has_clicks
+    choice = None
+    if not judge_in_training or judge.all_binary:  # a link must be chosen before the final training
+        choice = judge.choose(recipe, networks=many and not judge_in_training)
+        recipe = choice.recipe
+    trainer = prepare(
+        table,
+        features,
+        features,
+        recipe,
+        cross_fit=True,
+        reporter=reporter,
+        checkpoint=checkpoint,
+        device=device,
     )
+    if judge_in_training or choice is None:
+        trained, judgement = _train_and_choose(trainer)
+        keep = choice is not None and choice.local is not None and judgement.chosen == CLOSED_FORM
+    else:
+        trained, keep = trainer.train(choice.adapter, "adapter", {}), True
+    if choice is not None and keep:  # the closed form of the final training is the one that was judged
+        calibration = choice.calibration or trained.calibration
+        trained, judgement = replace(trained, calibration=calibration, local=choice.local), choice.judgement
+    return TrainedParts(trainer.backbone, trainer.knowledge, {"adapter": trained}), recipe, judgement
 
 
-def beats(candidate: CandidateOutcomes, other: CandidateOutcomes, standard_errors: float) -> bool:
-    """Return whether the error of ``candidate`` is lower by more than ``standard_errors`` of the difference.
+def _train_and_choose(trainer: AdapterTrainer) -> tuple[TrainedAdapter, Judgement]:
+    """Train networks blended with the closed form; train the closed form alone if it is not worse."""
+    trained = trainer.train(adapter_config(BLEND), "adapter", {})
+    candidates, chosen = trained.candidates, NETWORKS
+    if not beats(candidates[NETWORKS], candidates[CLOSED_FORM], _MARGIN):
+        chosen, trained = CLOSED_FORM, trainer.train(adapter_config(CLOSED_FORM), "closed form", {})
+        candidates = {**candidates, **trained.candidates}
+    return trained, build_judgement(candidates, chosen, len(trainer.validation))
 
-    Errors are relative to the total error at the same number of shots. The standard error of the difference
-    is computed over features, because errors of one feature are correlated.
+
+@dataclass(frozen=True)
+class Choice:
+    """Adapter and link chosen by the judge, with the comparison and the adapter's calibration."""
+
+    recipe: Recipe
+    adapter: AdapterConfig
+    judgement: Judgement
+    calibration: Calibration | None = None
+    local: LocalStrengths | None = None  # of the local part of new features; None: without it
+
+
+class Judge:
+    """Train candidates without some features, and compare their predictions of these features.
+
+    A held-out feature is new to the backbone, the row states, the prior and the adapter.
+
+    Parameters
+    ----------
+    table : Table
+        The observations.
+    features : ndarray of int
+        The positions of the features to use.
+    reporter, checkpoint, device
+        As in ``train``.
     """
-    errors, other_errors = candidate.errors(), other.errors()
-    count = max(int(error.features.max()) for error in errors.values()) + 1
-    gains = torch.zeros(count, dtype=torch.float64)  # by feature, summed over numbers of shots
-    present = torch.zeros(count, dtype=torch.bool)
-    for shots in errors.keys() & other_errors.keys():
-        error, other_error = errors[shots], other_errors[shots]
-        total = other_error.squared.sum().clamp(min=1e-12)
-        gains[error.features] += (other_error.squared - error.squared) / total
-        present[error.features] = True
-    gains = gains[present]
-    standard_error = float(gains.std(correction=0)) * len(gains) ** 0.5
-    return bool(float(gains.sum()) > standard_errors * standard_error)
+
+    def __init__(
+        self,
+        table: Table,
+        features: NDArray[np.int64],
+        reporter: Reporter,
+        checkpoint: Callable[[str], Path | None],
+        device: torch.device = CPU,
+    ) -> None:
+        self.table, self.features, self.device = table, features, device
+        self.reporter, self.checkpoint = reporter, checkpoint
+        self.groups = table.groups
+        self.folds = draw_folds(features, 0, self.groups[features])
+        self.all_binary = is_all_binary(table)
+        # The errors of clicks alone compare nothing, and only the closed form reads zeros.
+        self.has_clicks = bool((table.kinds.types[features] == KindType.CLICK).any())
+
+    def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
+        """Choose among the closed form, networks if ``networks``, and both links of a binary table.
+
+        The chosen candidate gets a local part if this makes it better by ``_LOCAL_MARGIN`` standard errors.
+        """
+        adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
+        if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE or self.has_clicks:
+            no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
+            return Choice(recipe, adapter, no_comparison)
+        candidates = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
+        if self.all_binary:
+            name, identity = f"{CLOSED_FORM}, 0 and 1 as numbers", recipe.revised(binary_link="identity")
+            candidates[name] = self._judge(identity, adapter)[CLOSED_FORM]
+            if beats(candidates[name], candidates[chosen], 0.0):
+                chosen, recipe = name, identity
+        if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
+            chosen, adapter = NETWORKS, adapter_config(BLEND)
+        local = fit_local_strengths(candidates[chosen], _LOCAL_MARGIN)
+        if local is not None:
+            chosen = f"{chosen}, with neighbours"
+            candidates[chosen] = local[1]
+        judgement = build_judgement(
+            candidates, chosen, sum(len(np.unique(self.groups[fold])) for fold in self.folds)
+        )
+        calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
+        return Choice(recipe, adapter, judgement, calibration, None if local is None else local[0])
+
+    def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, CandidateOutcomes]:
+        """Return the outcomes of candidates on all folds, by name."""
+        link = f" ({recipe.binary_link} link)" if self.all_binary else ""
+        names = " and ".join(adapter.name for adapter in adapters)
+        self.reporter.say(f"Judging {names}{link} on features held out")
+        by_fold = [self.judge_fold(recipe, adapters, number) for number in range(len(self.folds))]
+        candidates = {}
+        for adapter in adapters:
+            parts = [outcomes[adapter.name] for outcomes in by_fold]
+            shots = [k for k in VALIDATION_SHOTS if any(k in part for part in parts)]
+            candidates[adapter.name] = CandidateOutcomes(
+                {k: concatenate_outcomes([part[k] for part in parts if k in part]) for k in shots}
+            )
+        return candidates
+
+    def judge_fold(
+        self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int
+    ) -> dict[str, dict[int, Outcome]]:
+        """Train adapters without the features of a fold, and predict these: outcomes by name and shots."""
+        held_out = self.folds[number]
+        others = np.setdiff1d(self.features, held_out)
+        table = hide_scales(self.table, others)
+        part = "-".join(["judge", *(adapter.name for adapter in adapters), recipe.binary_link, str(number)])
+        trained = train(
+            table,
+            others,
+            others,
+            recipe,
+            {adapter.name: adapter for adapter in adapters},
+            reporter=self.reporter,
+            checkpoint=lambda name: self.checkpoint(f"{part}-{name}"),
+            device=self.device,
+        )
+        middle = table.kinds.take(others).middle_real()
+        new_features = modelled_table(table, recipe.binary_link).with_features(held_out)
+        batch = move(feature_batch(new_features, middle), self.device)
+        with compute_on(self.device):
+            tasks = disjoint_tasks(batch, trained.knowledge)
+        numbers = torch.from_numpy(self.groups[held_out])  # outcomes of all folds identify features by these
+        # Several processes have the residuals of some rows each: their models have no local part.
+        neighbours = neighbours_of(trained.knowledge) if process_group().is_single else None
+        by_name = {}
+        for name, candidate in trained.adapters.items():
+            outcomes = predict_held_out(
+                candidate.adapter,
+                trained.knowledge.likelihood,
+                tasks,
+                seed=recipe.random_state,
+                all_binary=self.all_binary,
+                neighbours=neighbours,
+            )
+            by_name[name] = {
+                shots: replace(outcome, feature=numbers[outcome.feature])
+                for shots, outcome in outcomes.items()
+            }
+        return by_name
 
 
-# -- the local part ----------------------------------------------------------------------------------
+def build_judgement(candidates: Mapping[str, CandidateOutcomes], chosen: str, features: int) -> Judgement:
+    """Summarise the comparison of candidates on ``features`` held-out features."""
+    verdicts = {name: candidate.verdict() for name, candidate in candidates.items()}
+    shots = tuple(candidates[chosen].outcomes)
+    return Judgement(shots=shots, features=features, chosen=chosen, candidates=verdicts)
+
+
+# -- the local part of new features ------------------------------------------------------------------
 
 
 def fit_local_strengths(
@@ -296,7 +391,7 @@ def _best_strengths(outcome: Outcome, which: Tensor | None = None) -> Tensor:
     squares, products = weighted.T @ local, weighted.T @ residuals
     strengths = _non_negative_solution(squares, products).clamp(max=_MOST_STRENGTH)
     features = len(torch.unique(outcome.feature[mask]))
-    return (strengths * features / (features + _SHRINKAGE_FEATURES)).float()
+    return (strengths * features / (features + SHRINKAGE_FEATURES)).float()
 
 
 def _non_negative_solution(squares: Tensor, products: Tensor) -> Tensor:
@@ -316,69 +411,3 @@ def _shift(outcome: Outcome, strengths: Tensor) -> Outcome:
         return outcome
     shift = (outcome.local * strengths).sum(1).to(outcome.predictive.logits.dtype)
     return replace(outcome, predictive=outcome.predictive.shifted(shift))
-
-
-# -- the blend of networks and closed form -----------------------------------------------------------
-
-
-@torch.no_grad()
-def blend_outcomes(
-    adapter: Adapter, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool
-) -> tuple[dict[int, Outcome], dict[int, Outcome]]:
-    """Set the shares of the networks in an adapter's blend; return the outcomes of blend and closed form.
-
-    The shares minimise the squared error at each number of shots, and do not increase with the shots
-    (isotonic regression): with more shots the networks improve less on the closed form.
-    """
-    by_share = {}
-    for share in (0.0, 1.0):
-        adapter.set_blend_shares(share)
-        by_share[share] = predict_held_out(adapter, likelihood, tasks, seed=seed, all_binary=all_binary)
-    closed, networks = by_share[0.0], by_share[1.0]
-    if not closed:  # no feature has a target
-        return networks, closed
-    best = [_best_share(networks[shots], closed[shots]) for shots in closed]
-    shares = isotonic_decreasing(*(torch.stack(part) for part in zip(*best, strict=True))).clamp(0, 1)
-    position = torch.bucketize(torch.tensor(VALIDATION_SHOTS), torch.tensor(list(closed)), right=True) - 1
-    adapter.set_blend_shares(shares[position.clamp(min=0)])
-    blend = {
-        shots: _blend(networks[shots], closed[shots], float(share))
-        for shots, share in zip(closed, shares, strict=True)
-    }
-    return blend, closed
-
-
-def _best_share(networks: Outcome, closed: Outcome) -> tuple[Tensor, Tensor]:
-    """Return the share of the networks with the least squared error, shrunk to 1/2, and its weight."""
-    difference = (networks.predictive.mean - closed.predictive.mean).double()
-    error = (closed.truth - closed.predictive.mean).double()
-    weight = closed.weighted(difference**2).sum().clamp(min=1e-12)
-    share = closed.weighted(difference * error).sum() / weight
-    confidence = closed.features / (closed.features + _SHRINKAGE_FEATURES)
-    return confidence * share + (1 - confidence) * 0.5, weight
-
-
-def isotonic_decreasing(values: Tensor, weights: Tensor) -> Tensor:
-    """Fit a non-increasing function by weighted least squares (isotonic regression).
-
-    >>> isotonic_decreasing(torch.tensor([1.0, 0.2, 0.4]), torch.ones(3))
-    tensor([1.0000, 0.3000, 0.3000])
-    """
-    from scipy.optimize import isotonic_regression  # slow to import; only networks need it
-
-    fit = isotonic_regression(values.double().numpy(), weights=weights.double().numpy(), increasing=False)
-    return torch.from_numpy(fit.x.copy()).to(values.dtype)  # torch cannot read a reversed view
-
-
-def _blend(networks: Outcome, closed: Outcome, share: float) -> Outcome:
-    """Return the outcome of the blended heads, given the outcomes of both."""
-    first, second = networks.predictive, closed.predictive
-    disagreement = share * (1 - share) * (first.logits - second.logits) ** 2
-    predictive = Predictive(
-        torch.lerp(second.logits, first.logits, share),
-        torch.lerp(second.variance, first.variance, share) + disagreement,
-        torch.lerp(second.noise, first.noise, share),
-        first.kinds,
-        first.likelihood,
-    )
-    return replace(networks, predictive=predictive)

@@ -1,14 +1,11 @@
-"""Training of a backbone and adapters on a table, for ``fit`` and for benchmarks.
+"""Training of a backbone and given adapters on a table, for ``fit`` and for benchmarks.
 
-``train`` trains given adapters; ``train_best`` also chooses the adapter. Both take these steps:
+``train`` takes these steps (``judge.train_best`` also chooses the adapter):
 
 1. ``train_backbone`` trains the backbone and computes the state of every row once.
 2. ``prepare`` builds the tasks: features treated as new, each with row states computed without it.
 3. ``train_adapter`` meta-trains an adapter on some of the tasks.
 4. ``Calibration.fit`` calibrates it on the other tasks.
-
-To choose an adapter, the ``Judge`` trains candidates without some features and compares the errors of their
-predictions of these features.
 """
 
 from __future__ import annotations
@@ -28,11 +25,9 @@ from headstart.adapters.base import (
     ADAPTERS,
     Adapter,
     AdapterConfig,
-    adapter_config,
     build_adapter,
     new_adapter,
 )
-from headstart.adapters.chn_bayes import BLEND
 from headstart.backbones.base import (
     BACKBONES,
     AnyBackbone,
@@ -43,35 +38,23 @@ from headstart.backbones.base import (
 )
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
-from headstart.core.neighbours import LocalStrengths, neighbours_of
+from headstart.core.neighbours import LocalStrengths
 from headstart.core.types import VALIDATION_SHOTS, Knowledge
-from headstart.distributed import copy_from_main_process, process_group
+from headstart.distributed import copy_from_main_process
 from headstart.errors import InputError, UnsupportedError, option_name
-from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
-from headstart.training.calibration import Calibration, Outcome
+from headstart.training.calibration import Calibration
+from headstart.training.comparison import CandidateOutcomes, blend_outcomes, predict_held_out
 from headstart.training.cross_fitted_heads import cross_fit_heads
 from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks, sample_features
-from headstart.training.judge import (
-    MIN_FEATURES_TO_JUDGE,
-    CandidateOutcomes,
-    Judgement,
-    beats,
-    blend_outcomes,
-    concatenate_outcomes,
-    draw_folds,
-    fit_local_strengths,
-    predict_held_out,
-)
 from headstart.training.meta_training import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
 from headstart.training.table_inputs import (
     describe_features,
     feature_batch,
-    hide_scales,
     is_all_binary,
     metadata_widths,
     modelled_table,
@@ -81,18 +64,6 @@ from headstart.training.table_inputs import (
 )
 
 AUTO: Literal["auto"] = "auto"  # the name of an adapter chosen by the judge
-
-CLOSED_FORM, NETWORKS = "bayes", "chn-bayes"  # the candidates
-
-MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks were never better than the closed form
-
-# From this size on, the judge uses the final training of networks: a separate one would take too long.
-MIN_OBSERVATIONS_AT_ONCE = 500_000
-
-_MARGIN = 1.0  # standard errors by which networks must improve on the closed form
-
-# Standard errors by which each term of a local part must improve: there are two terms and few features.
-_LOCAL_MARGIN = 2.0
 
 
 class Recipe(Config):
@@ -194,72 +165,6 @@ def train(
     cache: dict[str, Adapter] = {}
     trained = {name: trainer.train(config, name, cache) for name, config in adapters.items()}
     return TrainedParts(trainer.backbone, trainer.knowledge, trained)
-
-
-def train_best(
-    table: Table,
-    features: NDArray[np.int64],
-    recipe: Recipe,
-    *,
-    reporter: Reporter,
-    checkpoint: Callable[[str], Path | None],
-    device: torch.device = CPU,
-) -> tuple[TrainedParts, Recipe, Judgement]:
-    """Choose an adapter and, for binary tables, a link, and train them on all features of a table.
-
-    The candidates are the closed form and, for tables of many features, networks blended with it. On a large
-    table the judge uses the final training of the networks, with features held out from their meta-training
-    only. A table with real features is always judged before the final training: the scale of a new real
-    feature must be estimated, which only features held out from all training can show.
-
-    Returns
-    -------
-    trained : TrainedParts
-        The chosen adapter, under the name "adapter", with its backbone.
-    recipe : Recipe
-        The recipe with the chosen link.
-    judgement : Judgement
-        The comparison of the candidates.
-    """
-    require_networks(table, [adapter_config(CLOSED_FORM)])
-    judge = Judge(table, features, reporter, checkpoint, device)
-    many = len(features) >= MIN_FEATURES_TO_META_TRAIN
-    large = global_count(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
-    judge_in_training = many and large and not bool((table.kinds.types[features] == KindType.REAL).any())
-    judge_in_training &= not judge.has_clicks
-    choice = None
-    if not judge_in_training or judge.all_binary:  # a link must be chosen before the final training
-        choice = judge.choose(recipe, networks=many and not judge_in_training)
-        recipe = choice.recipe
-    trainer = prepare(
-        table,
-        features,
-        features,
-        recipe,
-        cross_fit=True,
-        reporter=reporter,
-        checkpoint=checkpoint,
-        device=device,
-    )
-    if judge_in_training or choice is None:
-        trained, judgement = _train_and_choose(trainer)
-        keep = choice is not None and choice.local is not None and judgement.chosen == CLOSED_FORM
-    else:
-        trained, keep = trainer.train(choice.adapter, "adapter", {}), True
-    if choice is not None and keep:  # the closed form of the final training is the one that was judged
-        calibration = choice.calibration or trained.calibration
-        trained, judgement = replace(trained, calibration=calibration, local=choice.local), choice.judgement
-    return TrainedParts(trainer.backbone, trainer.knowledge, {"adapter": trained}), recipe, judgement
-
-
-def _train_and_choose(trainer: AdapterTrainer) -> tuple[TrainedAdapter, Judgement]:
-    """Train networks blended with the closed form; train the closed form alone if it is not worse."""
-    trained = trainer.train(adapter_config(BLEND), "adapter", {})
-    candidates, chosen = trained.candidates, NETWORKS
-    if not beats(candidates[NETWORKS], candidates[CLOSED_FORM], _MARGIN):
-        chosen, trained = CLOSED_FORM, trainer.train(adapter_config(CLOSED_FORM), "closed form", {})
-        candidates = {**candidates, **trained.candidates}
-    return trained, build_judgement(candidates, chosen, len(trainer.validation))
 
 
 def prepare(
@@ -454,140 +359,6 @@ def train_adapter(
         adapter.copy_training(trained)
     copy_from_main_process(adapter)
     return adapter.eval().requires_grad_(False), settings
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Adapter and link chosen by the judge, with the comparison and the adapter's calibration."""
-
-    recipe: Recipe
-    adapter: AdapterConfig
-    judgement: Judgement
-    calibration: Calibration | None = None
-    local: LocalStrengths | None = None  # of the local part of new features; None: without it
-
-
-class Judge:
-    """Train candidates without some features, and compare their predictions of these features.
-
-    A held-out feature is new to the backbone, the row states, the prior and the adapter.
-
-    Parameters
-    ----------
-    table : Table
-        The observations.
-    features : ndarray of int
-        The positions of the features to use.
-    reporter, checkpoint, device
-        As in ``train``.
-    """
-
-    def __init__(
-        self,
-        table: Table,
-        features: NDArray[np.int64],
-        reporter: Reporter,
-        checkpoint: Callable[[str], Path | None],
-        device: torch.device = CPU,
-    ) -> None:
-        self.table, self.features, self.device = table, features, device
-        self.reporter, self.checkpoint = reporter, checkpoint
-        self.groups = table.groups
-        self.folds = draw_folds(features, 0, self.groups[features])
-        self.all_binary = is_all_binary(table)
-        # The errors of clicks alone compare nothing, and only the closed form reads zeros.
-        self.has_clicks = bool((table.kinds.types[features] == KindType.CLICK).any())
-
-    def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
-        """Choose among the closed form, networks if ``networks``, and both links of a binary table.
-
-        The chosen candidate gets a local part if this makes it better by ``_LOCAL_MARGIN`` standard errors.
-        """
-        adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
-        if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE or self.has_clicks:
-            no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
-            return Choice(recipe, adapter, no_comparison)
-        candidates = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
-        if self.all_binary:
-            name, identity = f"{CLOSED_FORM}, 0 and 1 as numbers", recipe.revised(binary_link="identity")
-            candidates[name] = self._judge(identity, adapter)[CLOSED_FORM]
-            if beats(candidates[name], candidates[chosen], 0.0):
-                chosen, recipe = name, identity
-        if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
-            chosen, adapter = NETWORKS, adapter_config(BLEND)
-        local = fit_local_strengths(candidates[chosen], _LOCAL_MARGIN)
-        if local is not None:
-            chosen = f"{chosen}, with neighbours"
-            candidates[chosen] = local[1]
-        judgement = build_judgement(
-            candidates, chosen, sum(len(np.unique(self.groups[fold])) for fold in self.folds)
-        )
-        calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
-        return Choice(recipe, adapter, judgement, calibration, None if local is None else local[0])
-
-    def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, CandidateOutcomes]:
-        """Return the outcomes of candidates on all folds, by name."""
-        link = f" ({recipe.binary_link} link)" if self.all_binary else ""
-        names = " and ".join(adapter.name for adapter in adapters)
-        self.reporter.say(f"Judging {names}{link} on features held out")
-        by_fold = [self.judge_fold(recipe, adapters, number) for number in range(len(self.folds))]
-        candidates = {}
-        for adapter in adapters:
-            parts = [outcomes[adapter.name] for outcomes in by_fold]
-            shots = [k for k in VALIDATION_SHOTS if any(k in part for part in parts)]
-            candidates[adapter.name] = CandidateOutcomes(
-                {k: concatenate_outcomes([part[k] for part in parts if k in part]) for k in shots}
-            )
-        return candidates
-
-    def judge_fold(
-        self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int
-    ) -> dict[str, dict[int, Outcome]]:
-        """Train adapters without the features of a fold, and predict these: outcomes by name and shots."""
-        held_out = self.folds[number]
-        others = np.setdiff1d(self.features, held_out)
-        table = hide_scales(self.table, others)
-        part = "-".join(["judge", *(adapter.name for adapter in adapters), recipe.binary_link, str(number)])
-        trained = train(
-            table,
-            others,
-            others,
-            recipe,
-            {adapter.name: adapter for adapter in adapters},
-            reporter=self.reporter,
-            checkpoint=lambda name: self.checkpoint(f"{part}-{name}"),
-            device=self.device,
-        )
-        middle = table.kinds.take(others).middle_real()
-        new_features = modelled_table(table, recipe.binary_link).with_features(held_out)
-        batch = move(feature_batch(new_features, middle), self.device)
-        with compute_on(self.device):
-            tasks = disjoint_tasks(batch, trained.knowledge)
-        numbers = torch.from_numpy(self.groups[held_out])  # outcomes of all folds identify features by these
-        # Several processes have the residuals of some rows each: their models have no local part.
-        neighbours = neighbours_of(trained.knowledge) if process_group().is_single else None
-        by_name = {}
-        for name, candidate in trained.adapters.items():
-            outcomes = predict_held_out(
-                candidate.adapter,
-                trained.knowledge.likelihood,
-                tasks,
-                seed=recipe.random_state,
-                all_binary=self.all_binary,
-                neighbours=neighbours,
-            )
-            by_name[name] = {
-                shots: replace(outcome, feature=numbers[outcome.feature])
-                for shots, outcome in outcomes.items()
-            }
-        return by_name
-
-
-def build_judgement(candidates: Mapping[str, CandidateOutcomes], chosen: str, features: int) -> Judgement:
-    """Summarise the comparison of candidates on ``features`` held-out features."""
-    verdicts = {name: candidate.verdict() for name, candidate in candidates.items()}
-    shots = tuple(candidates[chosen].outcomes)
-    return Judgement(shots=shots, features=features, chosen=chosen, candidates=verdicts)
 
 
 def require_networks(table: Table, adapters: Iterable[AdapterConfig]) -> None:

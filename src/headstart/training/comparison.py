@@ -1,0 +1,241 @@
+"""Comparison of candidate adapters by their predictions of held-out features.
+
+``predict_held_out`` predicts, ``CandidateOutcomes`` collects the predictions of one candidate, and ``beats``
+compares two. ``blend_outcomes`` blends the predictions of networks with those of the closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from headstart.adapters.base import Adapter
+from headstart.config import Config
+from headstart.core.devices import CPU, compute_on, move
+from headstart.core.likelihood import Likelihood
+from headstart.core.neighbours import Neighbours
+from headstart.core.predictive import Predictive, predict_cells
+from headstart.core.types import VALIDATION_SHOTS
+from headstart.table.kinds import KindType
+from headstart.training.calibration import Outcome
+from headstart.training.episodes import Tasks
+from headstart.training.meta_training import validation_episodes
+
+SHRINKAGE_FEATURES = 10  # number of features at which an estimated share or strength is shrunk by half
+
+
+class Verdict(Config):
+    """Errors of one candidate, by shots."""
+
+    error: tuple[float, ...]  # mean squared error of observations, on the models' scale
+    standard_error: tuple[float, ...]  # over features
+
+
+@dataclass(frozen=True)
+class FeatureErrors:
+    """Errors of features at one number of shots."""
+
+    features: Tensor  # (features,)
+    squared: Tensor  # (features,): sums of squared errors
+    counts: Tensor  # (features,): of observations, or the sums of their weights
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> FeatureErrors:
+        """Sum the squared errors of each feature."""
+        squared = outcome.weighted((outcome.predictive.mean - outcome.truth) ** 2)
+        features, owner = torch.unique(outcome.feature, return_inverse=True)
+        counts = torch.bincount(owner, weights=None if outcome.weights is None else outcome.weights.double())
+        return cls(features, torch.bincount(owner, weights=squared.double()), counts)
+
+    @property
+    def mean(self) -> float:
+        """The mean squared error of all observations."""
+        return float(self.squared.sum() / self.counts.sum())
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of ``mean``, as a ratio of two sums over features; 0 for a single feature."""
+        if len(self.features) < 2:  # the residual below is 0 up to rounding
+            return 0.0
+        residuals = self.squared - self.mean * self.counts
+        return float((residuals**2).sum().sqrt() / self.counts.sum())
+
+
+@dataclass(frozen=True)
+class CandidateOutcomes:
+    """Outcomes of one candidate in all folds, by shots."""
+
+    outcomes: dict[int, Outcome]
+
+    def errors(self) -> dict[int, FeatureErrors]:
+        """Return the errors of features, by shots."""
+        return {shots: FeatureErrors.of(outcome) for shots, outcome in self.outcomes.items()}
+
+    def verdict(self) -> Verdict:
+        """Return the mean error and its standard error over features, by shots."""
+        errors = self.errors().values()
+        return Verdict(
+            error=tuple(error.mean for error in errors),
+            standard_error=tuple(error.standard_error for error in errors),
+        )
+
+
+@torch.no_grad()
+def predict_held_out(
+    adapter: Adapter,
+    likelihood: Likelihood,
+    tasks: Tasks,
+    *,
+    seed: int,
+    all_binary: bool = False,
+    neighbours: Neighbours | None = None,
+) -> dict[int, Outcome]:
+    """Predict the targets of held-out features at several numbers of shots.
+
+    Return outcomes by shots in main memory, with features identified by their position in ``tasks``.
+    ``all_binary`` marks all values as binary even if the model treats them as numbers. With ``neighbours``,
+    the features of the rows' table, outcomes have the local parts of the predictions.
+    """
+    with compute_on(tasks.batch.kinds.device):
+        outcomes = _outcomes(adapter, likelihood, tasks, seed, all_binary, neighbours)
+    return {shots: move(outcome, CPU) for shots, outcome in outcomes.items()}
+
+
+def _outcomes(
+    adapter: Adapter,
+    likelihood: Likelihood,
+    tasks: Tasks,
+    seed: int,
+    all_binary: bool,
+    neighbours: Neighbours | None,
+) -> dict[int, Outcome]:
+    """Predict the targets on the device of ``tasks``: outcomes by shots."""
+    episodes = validation_episodes(tasks, VALIDATION_SHOTS[-1], seed)
+    parts: dict[int, list[Outcome]] = {shots: [] for shots in episodes}
+    for fold in torch.unique(tasks.fold).tolist():
+        refined = adapter.refine_in_blocks(tasks.states[fold])  # once for all numbers of shots
+        for shots, fold_episodes in episodes.items():
+            features = torch.nonzero((tasks.batch.shots > shots) & (tasks.fold == fold))[:, 0]
+            if len(features) == 0:
+                continue
+            episode = next(episode for episode in fold_episodes if episode.states is tasks.states[fold])
+            heads, targets = adapter.adapt(episode.context, refined), episode.targets
+            predictive = predict_cells(heads, refined, targets, episode.context.kinds, likelihood)
+            binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
+            feature, local = features[targets.lines], None
+            if neighbours is not None:
+                cells = episode.context.cells
+                observed = predict_cells(heads, refined, cells, episode.context.kinds, likelihood)
+                residuals = observed.residuals(cells.values)
+                local = neighbours.shifts_at_strength_one(episode.context, residuals, targets)
+            parts[shots].append(Outcome(predictive, targets.values, feature, binary, targets.weights, local))
+    return {shots: concatenate_outcomes(outcomes) for shots, outcomes in parts.items()}
+
+
+def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
+    """Concatenate outcomes of different features."""
+    if len(parts) == 1:
+        return parts[0]
+    predictives = [part.predictive for part in parts]
+    names = ("logits", "variance", "noise", "kinds")
+    tensors = {name: torch.cat([getattr(part, name) for part in predictives]) for name in names}
+    predictive = Predictive(**tensors, likelihood=predictives[0].likelihood)
+    others = {
+        name: torch.cat([getattr(part, name) for part in parts]) for name in ("truth", "feature", "binary")
+    }
+    weights = [part.weights for part in parts if part.weights is not None]
+    local = [part.local for part in parts if part.local is not None]
+    return Outcome(
+        predictive,
+        **others,
+        weights=torch.cat(weights) if weights else None,
+        local=torch.cat(local) if local else None,
+    )
+
+
+def beats(candidate: CandidateOutcomes, other: CandidateOutcomes, standard_errors: float) -> bool:
+    """Return whether the error of ``candidate`` is lower by more than ``standard_errors`` of the difference.
+
+    Errors are relative to the total error at the same number of shots. The standard error of the difference
+    is computed over features, because errors of one feature are correlated.
+    """
+    errors, other_errors = candidate.errors(), other.errors()
+    count = max(int(error.features.max()) for error in errors.values()) + 1
+    gains = torch.zeros(count, dtype=torch.float64)  # by feature, summed over numbers of shots
+    present = torch.zeros(count, dtype=torch.bool)
+    for shots in errors.keys() & other_errors.keys():
+        error, other_error = errors[shots], other_errors[shots]
+        total = other_error.squared.sum().clamp(min=1e-12)
+        gains[error.features] += (other_error.squared - error.squared) / total
+        present[error.features] = True
+    gains = gains[present]
+    standard_error = float(gains.std(correction=0)) * len(gains) ** 0.5
+    return bool(float(gains.sum()) > standard_errors * standard_error)
+
+
+# -- the blend of networks and closed form -----------------------------------------------------------
+
+
+@torch.no_grad()
+def blend_outcomes(
+    adapter: Adapter, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool
+) -> tuple[dict[int, Outcome], dict[int, Outcome]]:
+    """Set the shares of the networks in an adapter's blend; return the outcomes of blend and closed form.
+
+    The shares minimise the squared error at each number of shots, and do not increase with the shots
+    (isotonic regression): with more shots the networks improve less on the closed form.
+    """
+    by_share = {}
+    for share in (0.0, 1.0):
+        adapter.set_blend_shares(share)
+        by_share[share] = predict_held_out(adapter, likelihood, tasks, seed=seed, all_binary=all_binary)
+    closed, networks = by_share[0.0], by_share[1.0]
+    if not closed:  # no feature has a target
+        return networks, closed
+    best = [_best_share(networks[shots], closed[shots]) for shots in closed]
+    shares = isotonic_decreasing(*(torch.stack(part) for part in zip(*best, strict=True))).clamp(0, 1)
+    position = torch.bucketize(torch.tensor(VALIDATION_SHOTS), torch.tensor(list(closed)), right=True) - 1
+    adapter.set_blend_shares(shares[position.clamp(min=0)])
+    blend = {
+        shots: _blend(networks[shots], closed[shots], float(share))
+        for shots, share in zip(closed, shares, strict=True)
+    }
+    return blend, closed
+
+
+def _best_share(networks: Outcome, closed: Outcome) -> tuple[Tensor, Tensor]:
+    """Return the share of the networks with the least squared error, shrunk to 1/2, and its weight."""
+    difference = (networks.predictive.mean - closed.predictive.mean).double()
+    error = (closed.truth - closed.predictive.mean).double()
+    weight = closed.weighted(difference**2).sum().clamp(min=1e-12)
+    share = closed.weighted(difference * error).sum() / weight
+    confidence = closed.features / (closed.features + SHRINKAGE_FEATURES)
+    return confidence * share + (1 - confidence) * 0.5, weight
+
+
+def isotonic_decreasing(values: Tensor, weights: Tensor) -> Tensor:
+    """Fit a non-increasing function by weighted least squares (isotonic regression).
+
+    >>> isotonic_decreasing(torch.tensor([1.0, 0.2, 0.4]), torch.ones(3))
+    tensor([1.0000, 0.3000, 0.3000])
+    """
+    from scipy.optimize import isotonic_regression  # slow to import; only networks need it
+
+    fit = isotonic_regression(values.double().numpy(), weights=weights.double().numpy(), increasing=False)
+    return torch.from_numpy(fit.x.copy()).to(values.dtype)  # torch cannot read a reversed view
+
+
+def _blend(networks: Outcome, closed: Outcome, share: float) -> Outcome:
+    """Return the outcome of the blended heads, given the outcomes of both."""
+    first, second = networks.predictive, closed.predictive
+    disagreement = share * (1 - share) * (first.logits - second.logits) ** 2
+    predictive = Predictive(
+        torch.lerp(second.logits, first.logits, share),
+        torch.lerp(second.variance, first.variance, share) + disagreement,
+        torch.lerp(second.noise, first.noise, share),
+        first.kinds,
+        first.likelihood,
+    )
+    return replace(networks, predictive=predictive)
