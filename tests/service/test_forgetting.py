@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from sqlalchemy import MetaData, String, cast, select, text
+from sqlalchemy import MetaData, String, cast, select
 from starlette.testclient import TestClient
 
 from headstart.service.app import create_app
-from headstart.service.store import Cell, Store, insert_row, open_engine, read_all, remove_row
+from headstart.service.store import Cell, Store, insert_row, remove_row
 from headstart.service.worker import ServiceSettings
 from tests.limits import Limits
 from tests.service.conftest import Start
@@ -142,101 +142,6 @@ def test_what_a_stopped_service_left_is_erased_by_the_next(start: Start, tmp_pat
     service = client.service  # type: ignore[attr-defined]
     until(lambda: service.store.fact("clean") is None, 5)
     assert not occurrences(tmp_path, "secret-row")
-
-
-def create_old_store(url: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Create a store with an earlier schema."""
-    from headstart.service import store as module
-
-    directory = module.script_directory()
-    with monkeypatch.context() as patch:
-        patch.setattr(directory, "get_current_head", lambda: schema)
-        upgrade = directory._upgrade_revs
-        patch.setattr(directory, "_upgrade_revs", lambda _, revision: upgrade(schema, revision))
-        patch.setattr(module, "script_directory", lambda: directory)
-        Store(url).close()
-
-
-def fill_old_store(url: str) -> None:
-    """Write the lines of two added rows, a removed one and a row of the fit, as schema 0003 has them."""
-    at = "2026-01-01 00:00:00"
-    engine = open_engine(url)
-    with engine.begin() as connection:
-        lines = [
-            f"INSERT INTO changes (at, kind, name, observations) VALUES ('{at}', '{kind}', {name}, 2)"
-            for kind, name in [
-                ("add_row", "'ann'"),
-                ("add_row", "'0f'"),
-                ("add_row", "'Zoë'"),
-                ("observe", "NULL"),
-            ]
-        ]
-        lines += [
-            f"INSERT INTO rows (name, number, at, metadata) VALUES ('{name}', {number}, '{at}', {metadata})"
-            for name, number, metadata in [("ann", 1, "NULL"), ("Zoë", 3, """'{"age": 3}'""")]
-        ]
-        lines += [
-            "INSERT INTO observations (number, row, feature, value, weight) "
-            f"VALUES ({number}, '{row}', '{feature}', {value}, {weight})"
-            for number, row, feature, value, weight in [
-                (1, "ann", "f1", 3, "NULL"), (3, "Zoë", "f2", 4, 2.5), (4, "u1", "f1", 5, "NULL"),
-                (4, "ann", "f1", 2, "NULL"),
-            ]
-        ]  # fmt: skip
-        lines.append("INSERT INTO facts (key, value) VALUES ('clean', '2')")
-        for line in lines:
-            connection.execute(text(line))
-    engine.dispose()
-
-
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_a_store_with_names_in_many_places_keeps_its_changes(
-    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    """Schema 4 has each name once: rows, observations and their order are the same, and names can go."""
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    if database == "postgresql":
-        url = request.getfixturevalue("cluster").database()
-    create_old_store(url, "0003", monkeypatch)
-    fill_old_store(url)
-    with Store(url) as store:
-        with store.reading() as connection:
-            changes = read_all(connection, ["u1"])
-        assert changes.rows == {"ann": None, "Zoë": {"age": 3}}
-        cells = [("ann", "f1", 2.0, None, None), ("Zoë", "f2", 4.0, None, 2.5), ("u1", "f1", 5.0, None, None)]
-        assert [tuple(cell) for cell in changes.cells] == cells
-        entry = store.row("Zoë")
-        assert entry is not None
-        assert entry.metadata == {"age": 3}
-        assert store.row("u1") is None
-        with store.writing() as connection:
-            insert_row(connection, "new", None, [Cell("new", "f1", 1.0), Cell("u1", "f2", 2.0)])
-            remove_row(connection, "ann")
-        store.clean()
-        with store.reading() as connection:
-            changes = read_all(connection, ["u1"])
-        assert list(changes.rows) == ["Zoë", "new"]
-        assert [cell[:2] for cell in changes.cells] == [
-            ("Zoë", "f2"), ("u1", "f1"), ("new", "f1"), ("u1", "f2")
-        ]  # fmt: skip
-        assert store.fact("clean") is None or database == "postgresql"
-    if database == "sqlite":
-        assert not occurrences(tmp_path, "ann")
-
-
-def test_a_store_of_the_first_schema_loses_its_keys(tmp_path: Path, monkeypatch) -> None:
-    """Earlier versions kept the keys themselves, with the path and so the name of a row."""
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    create_old_store(url, "0001", monkeypatch)
-    with sqlite3.connect(tmp_path / "store.db") as connection:
-        line = ("/v1/rows/secret-row key", "0" * 64, "{}", "2026-01-01 00:00:00")
-        connection.execute("INSERT INTO requests VALUES (?, ?, ?, ?)", line)
-        connection.execute("INSERT INTO changes (at, kind, observations) VALUES (?, 'observe', 0)", line[3:])
-    connection.close()
-    assert occurrences(tmp_path, "secret-row")
-    with Store(url) as store:
-        store.clean()
-        assert not occurrences(tmp_path, "secret-row")
 
 
 def test_the_name_is_in_no_table_of_postgresql(model_path: Path, cluster: Cluster) -> None:

@@ -65,8 +65,6 @@ _SILENCE = 15.0  # seconds that PostgreSQL may take for an answer; longer than i
 
 _CLEAN_FACT = "clean"  # the number of the last removal of a row that the write-ahead log may still contain
 
-_VACUUM_FACT = "vacuum"  # set by migrations that leave names of rows in unused parts of pages
-
 _CLEAN_WAIT_MS = 100  # for locks, while writers wait
 
 _MAX_PARAMETERS = 10_000  # of one query
@@ -242,8 +240,7 @@ class Store:
         """Erase removed rows from the files of SQLite, if there are any that it has not erased yet.
 
         ``remove_row`` overwrites names where they are, and a checkpoint empties the write-ahead log, which
-        has earlier versions of pages. A store of an earlier schema has copies of names in unused parts of
-        pages: ``VACUUM`` writes all pages anew, once. PostgreSQL does both by its own vacuum.
+        has earlier versions of pages. PostgreSQL does both by its own vacuum.
 
         Raises
         ------
@@ -252,16 +249,14 @@ class Store:
         """
         if self._engine.dialect.name != "sqlite":
             return
-        due, old = self.fact(_CLEAN_FACT), self.fact(_VACUUM_FACT)
-        if due is None and old is None:
+        due = self.fact(_CLEAN_FACT)
+        if due is None:
             return
         with available():
             connection = self._engine.raw_connection()
         try:
             cursor = connection.cursor()
             cursor.execute(f"PRAGMA busy_timeout = {_CLEAN_WAIT_MS}")
-            if old is not None:
-                cursor.execute("VACUUM")
             (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.OperationalError as error:
             raise UnavailableError(f"removed rows are not erased yet: {error}") from error
@@ -271,7 +266,6 @@ class Store:
             raise UnavailableError("removed rows are not erased yet: another process reads the store")
         with self.writing() as transaction:  # a row that was removed meanwhile has a later number
             transaction.execute(delete(FACTS).where(FACTS.c.key == _CLEAN_FACT, FACTS.c.value == due))
-            transaction.execute(delete(FACTS).where(FACTS.c.key == _VACUUM_FACT, FACTS.c.value == old))
 
     def fact(self, key: str) -> str | None:
         """Return a single value; None if it is not set."""

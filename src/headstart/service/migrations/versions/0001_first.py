@@ -35,19 +35,27 @@ def upgrade() -> None:
     )
     op.create_table(
         "rows",
-        sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("number", _NUMBER, sa.ForeignKey("changes.number"), nullable=False, index=True),
-        sa.Column("at", _TIME, nullable=False),
+        sa.Column("id", _NUMBER, primary_key=True, autoincrement=True),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("number", _NUMBER, sa.ForeignKey("changes.number"), index=True),
+        sa.Column("at", _TIME),
         sa.Column("metadata", sa.Text),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "row_ids",
+        sa.Column("digest", sa.String(64), primary_key=True),
+        sa.Column("id", _NUMBER, sa.ForeignKey("rows.id"), nullable=False, unique=True),
     )
     op.create_table(
         "observations",
         sa.Column("id", _NUMBER, primary_key=True, autoincrement=True),
         sa.Column("number", _NUMBER, sa.ForeignKey("changes.number"), nullable=False, index=True),
-        sa.Column("row", sa.Text, nullable=False),
+        sa.Column("row", _NUMBER, sa.ForeignKey("rows.id"), nullable=False),
         sa.Column("feature", sa.Text, nullable=False),
         sa.Column("value", sa.Float(53), nullable=False),
         sa.Column("time", sa.Float(53)),
+        sa.Column("weight", sa.Float(53)),
         sqlite_autoincrement=True,
     )
     op.create_index("observations_by_row", "observations", ["row"])
@@ -64,7 +72,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "requests",
-        sa.Column("key", sa.String(255), primary_key=True),
+        sa.Column("key", sa.String(64), primary_key=True),
         sa.Column("digest", sa.String(64), nullable=False),
         sa.Column("answer", sa.Text, nullable=False),
         sa.Column("at", _TIME, nullable=False, index=True),
@@ -86,5 +94,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """There is nothing before the first schema."""
-    raise NotImplementedError("the first schema has none before it; delete the store instead")
+    """Refuse: there is no schema before the first."""
+    raise RuntimeError("there is no schema before the first; delete the store instead")
