@@ -61,7 +61,7 @@ notebooks: $(STAMP) ## write the notebooks from the tutorials
 	$(BIN)/python tools/make_notebooks.py
 
 docs: $(DOCS_STAMP) ## build the site into site/; every warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python tools/build_site.py
 
 test-package: $(STAMP) ## build the package, install the wheel into a fresh environment, use it there
 	$(BIN)/pytest -m package tests/packaging
@@ -95,4 +95,4 @@ bench: $(STAMP) ## compare the speed of the hot paths with a dense version and w
 	$(BIN)/python benchmarks/epochs.py
 
 clean: ## remove the environments and everything that was made
-	rm -rf $(VENV) $(LOWEST) $(NEWEST) $(LINT) $(AUDIT) demo dist site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) $(NEWEST) $(LINT) $(AUDIT) demo dist site .site .cache .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
