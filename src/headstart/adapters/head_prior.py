@@ -310,9 +310,9 @@ class HeadPrior(nn.Module):
         self.register_buffer("plain_root", torch.eye(self.size))
         self.p_uninformative: Tensor  # (): prior probability that metadata are uninformative
         self.register_buffer("p_uninformative", torch.tensor(0.25, dtype=torch.float64))
-        # (features, 2, size): the leave-one-out means of known features, with and without metadata.
+        # (features, 2, size − learned): the leave-one-out means of known features, with and without metadata.
         self.known_means: Tensor
-        sizes = len(knowledge.kinds), 2, self.size
+        sizes = len(knowledge.kinds), 2, self.size - learned
         self.register_buffer("known_means", initial_tensor(lambda: torch.zeros(sizes), *sizes))
         self.gains: Tensor  # the fraction of the error of predicted heads that each metadata column explains
         self.register_buffer("gains", torch.zeros(len(knowledge.widths)))
@@ -354,7 +354,7 @@ class HeadPrior(nn.Module):
         for position, columns in enumerate((description, empty)):
             with_counts = columns.with_group(counts.log1p()[:, None])
             loo_means = empirical_prior(knowledge, heads, with_counts).loo_means
-            self.known_means[:, position] = self.pad_learned(loo_means)
+            self.known_means[:, position] = loo_means
         self.p_uninformative.copy_(p_uninformative(heads, prior, plain))
         self.plain_mean.copy_(self.pad_learned(plain.constant[None])[0])
         self.plain_root.copy_(self._covariance_root(plain.covariance, most_frequent))
@@ -425,7 +425,9 @@ class HeadPrior(nn.Module):
         ``known`` is the position of the feature in the backbone, negative for a new feature.
         """
         if known >= 0:
-            return self.known_means.numpy()[known].astype(np.float64)  # type: ignore[no-any-return]
+            means, narrow = np.zeros((2, self.size)), self.known_means.numpy()[known]
+            means[:, : narrow.shape[1] - 1], means[:, -1] = narrow[:, :-1], narrow[:, -1]
+            return means
         mean = self.describe(metadata, np.asarray(kind)) @ self.base.detach().numpy()
         return np.stack([mean, self.plain_mean.numpy()]).astype(np.float64)
 
@@ -453,7 +455,7 @@ class HeadPrior(nn.Module):
         """Replace the means of known features by ``known_means[:, position]``."""
         if batch.known is None:
             return mean
-        known = self.known_means[batch.known.clamp(min=0), position].to(mean.dtype)
+        known = self.pad_learned(self.known_means[batch.known.clamp(min=0), position]).to(mean.dtype)
         return torch.where((batch.known >= 0)[:, None], known, mean)
 
     def root(self, dtype: torch.dtype) -> Tensor:

@@ -23,6 +23,7 @@ from headstart.model.saving.format import (
     read_table_weights,
     split_array,
     table_weights,
+    with_copies,
     with_references,
 )
 from headstart.model.saving.validation import (
@@ -49,7 +50,7 @@ class StoredItems:
 
 def assemble(facts: ModelFacts, tensors: dict[str, Tensor]) -> ModelState:
     """Assemble a model, and check that its facts and tensors agree."""
-    groups = group_tensors(tensors)
+    groups = group_tensors(with_copies(tensors, facts.copies))
     check_tensors(groups)
     clock = read_clock(facts, groups)
     backbone, knowledge = build_backbone(facts, groups, len(facts.backbone_features), clock)
@@ -161,7 +162,7 @@ def _build_feature_store(facts: ModelFacts, groups: Groups, tensors: dict[str, T
     head_tensors, contexts = groups["features"], groups["contexts"]
     metadata = head_tensors.pop("metadata").numpy()
     counts = contexts["counts"].tolist()
-    rows, values = (split_array(contexts[name], counts) for name in ("rows", "values"))
+    rows, values = split_array(contexts["rows"], counts), split_array(contexts["values"].double(), counts)
     kinds = Kinds.parse(facts.features.kinds)
     fields = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,

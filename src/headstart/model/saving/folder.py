@@ -55,7 +55,7 @@ from headstart.linalg.row_sharded import (
 )
 from headstart.model.fitting import with_global_shots
 from headstart.model.saving.export import export_table
-from headstart.model.saving.format import checksum, model_facts, model_tensors
+from headstart.model.saving.format import checksum, find_copies, model_facts, model_tensors
 from headstart.model.saving.journal import (
     Call,
     acknowledged_path,
@@ -180,6 +180,8 @@ def _write(model: ModelState, path: Path) -> None:
     tensors = _with_global_indices(model_tensors(model), len(model.rows))
     local_counts = tensors["contexts/counts"]
     tensors["contexts/counts"] = global_sum(local_counts)
+    copies = find_copies(tensors)
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in copies}
     layouts = {
         name: TensorLayout(tensor.dtype, _global_shape(name, tensor)) for name, tensor in tensors.items()
     }
@@ -192,7 +194,7 @@ def _write(model: ModelState, path: Path) -> None:
     rows = [name for names in gather_texts(list(model.rows)) for name in names]
     if written is not None:
         weights, digest, size = written
-        facts = model_facts(model, weights, digest).model_dump(mode="json")
+        facts = model_facts(model, weights, digest, copies).model_dump(mode="json")
         _write_index(path, {**facts, "rows": rows}, size)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -25,13 +25,16 @@ from headstart.backbones.base import BACKBONES
 from headstart.config import Config
 from headstart.core.neighbours import LocalStrengths
 from headstart.core.types import Heads, RowPriorRegression, RowStates
+from headstart.distributed import gather_texts
 from headstart.errors import InputError
+from headstart.linalg.row_sharded import global_count, global_sum
 from headstart.model.features import FeatureStore
 from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.staleness import NO_ERRORS, ErrorSums
 from headstart.model.state import Clock, ModelState, Settings
 from headstart.table import MetadataSchema, Names
+from headstart.table.cells import index_dtype
 from headstart.table.metadata import as_array, as_bytes, records_from
 from headstart.table.times import LEAST_WEIGHT, MOST_WEIGHT
 from headstart.training.judge import Judgement
@@ -75,6 +78,8 @@ class ModelFacts(Config):
     # The newest time at fit and the newest time of all; None if observations do not age.
     times: tuple[FiniteFloat, FiniteFloat] | None = None
     arrivals: Annotated[int, Field(ge=0)] = 0  # the arrival of the next observation
+    # The tensors that are not stored, by name, each with the name of an equal one.
+    copies: dict[str, str] = Field(default_factory=dict)
 
 
 def checksum(facts: dict[str, Any]) -> str:
@@ -83,8 +88,11 @@ def checksum(facts: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def model_facts(model: ModelState, weights: str, digest: str) -> ModelFacts:
-    """Return the facts of a model whose file of weights has the name ``weights`` and this ``digest``."""
+def model_facts(model: ModelState, weights: str, digest: str, copies: Mapping[str, str]) -> ModelFacts:
+    """Return the facts of a model whose file of weights has the name ``weights`` and this ``digest``.
+
+    ``copies`` are the tensors that are left out of this file (``find_copies``).
+    """
     features, settings = list(model.feature_store.values()), model.settings
     return ModelFacts(
         weights=weights,
@@ -110,6 +118,7 @@ def model_facts(model: ModelState, weights: str, digest: str) -> ModelFacts:
         arrived=model.arrived,
         times=None if model.clock is None else (model.clock.fitted_at, model.clock.now),
         arrivals=model.arrivals,
+        copies=dict(copies),
     )
 
 
@@ -131,8 +140,10 @@ def model_tensors(model: ModelState) -> dict[str, Tensor]:
     tensors = {
         "features/metadata": _stack([feature.metadata for feature in features], width),
         "contexts/counts": torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64),
-        "contexts/rows": _concatenate([feature.rows for feature in features], np.int64),
-        "contexts/values": _concatenate([feature.values for feature in features], np.float64),
+        "contexts/rows": _concatenate([feature.rows for feature in features], np.int64).to(
+            index_dtype(global_count(len(model.rows)))
+        ),
+        "contexts/values": _narrowed(_concatenate([feature.values for feature in features], np.float64)),
         "contexts/arrivals": _concatenate(
             [feature.arrivals for feature in features if feature.arrivals is not None], np.int64
         ),
@@ -171,6 +182,44 @@ def _stack(vectors: list[NDArray[np.float32]], width: int) -> Tensor:
 
 def _concatenate(parts: list[NDArray[Any]], dtype: type) -> Tensor:
     return torch.from_numpy(np.concatenate([*parts, np.zeros(0, dtype=dtype)]))
+
+
+def _narrowed(values: Tensor) -> Tensor:
+    """Return numbers in single precision if this holds all of them exactly, in every process."""
+    single = values.float()
+    inexact = torch.tensor(not torch.equal(single.double(), values), dtype=torch.int64)
+    return values if int(global_sum(inexact)) else single
+
+
+_LEAST_BYTES = 2**16  # of a tensor that is compared with others
+
+_NEVER_COPIES = ("features/", "states/")  # these tensors are mapped with room after them
+
+
+def find_copies(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the tensors that equal another one bit for bit, by name, each with the name of the other."""
+    alike: dict[Any, list[str]] = {}
+    for name in sorted(tensors, key=lambda name: (not name.startswith(_NEVER_COPIES), name)):
+        tensor = tensors[name]
+        if tensor.numel() * tensor.element_size() >= _LEAST_BYTES:
+            alike.setdefault((tensor.dtype, tuple(tensor.shape)), []).append(name)
+    copies, originals = {}, dict[bytes, str]()
+    for names in alike.values():
+        for name in names if len(names) > 1 else ():
+            content = np.ascontiguousarray(tensors[name].detach().numpy())
+            original = originals.setdefault(hashlib.sha256(content.data).digest(), name)
+            if original != name and not name.startswith(_NEVER_COPIES):
+                copies[name] = original
+    # Rows can be divided among processes: all of them must have the same copies.
+    agreed = set.intersection(*(set(lines) for lines in gather_texts([*map(" ".join, copies.items())])))
+    return {name: original for name, original in copies.items() if f"{name} {original}" in agreed}
+
+
+def with_copies(tensors: dict[str, Tensor], copies: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return tensors together with ``copies``, which share the memory of their originals."""
+    if copies.keys() & tensors.keys() or not set(copies.values()) <= tensors.keys():
+        raise InputError("its copies of tensors do not agree with the weights")
+    return tensors | {name: tensors[original] for name, original in copies.items()}
 
 
 def time_tensors(model: ModelState) -> dict[str, Tensor]:

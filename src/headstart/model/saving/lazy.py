@@ -40,6 +40,7 @@ from headstart.model.saving.format import (
     ModelFacts,
     read_clock,
     read_row_metadata,
+    with_copies,
     with_observed_rows,
 )
 from headstart.model.saving.validation import check_counts, check_tensors
@@ -235,7 +236,7 @@ class SavedEntries(Mapping[str, Entry]):
             int(arrays["shots"][position]),
             self._metadata[position],
             self._contexts["rows"][context],
-            self._contexts["values"][context],
+            self._contexts["values"][context].astype(np.float64, copy=False),
             finds_scale,
             self._record(position),
             self._contexts["arrivals"][arrived] if observed_since else None,
@@ -401,7 +402,7 @@ def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile, checked: Mod
 
     ``checked`` are the facts with their lists, if the weights are to be checked against them.
     """
-    groups = group_tensors(weights.tensors())
+    groups = group_tensors(with_copies(weights.tensors(), facts.copies))
     if checked is not None:
         check_tensors(groups)
     backbone_features = SavedNames(lazy["names_of_backbone"], "feature")

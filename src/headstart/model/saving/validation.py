@@ -32,15 +32,27 @@ Module = TypeVar("Module", bound=nn.Module)
 
 _INT, _SINGLE, _DOUBLE = torch.int64, torch.float32, torch.float64
 
-_STATES = {"code": (_SINGLE, 2), "code_std": (_SINGLE, 2), "activation": (_SINGLE, 2), "noise": (_SINGLE, 1),
-           "variance": (_SINGLE, 2), "exposure": (_SINGLE, 1)}  # fmt: skip
+# The possible types and the number of dimensions of a tensor.
+Form = tuple[torch.dtype | tuple[torch.dtype, ...], int]
 
-_HEADS = {"weight": (_SINGLE, 2), "bias": (_SINGLE, 1), "covariance": (_SINGLE, 2), "noise": (_SINGLE, 1)}
+_POSITIONS, _REALS = (torch.int32, _INT), (_SINGLE, _DOUBLE)  # stored in the shorter type if it suffices
+
+_STATES: dict[str, Form] = {
+    "code": (_SINGLE, 2), "code_std": (_SINGLE, 2), "activation": (_SINGLE, 2), "noise": (_SINGLE, 1),
+    "variance": (_SINGLE, 2), "exposure": (_SINGLE, 1),
+}  # fmt: skip
+
+_HEADS: dict[str, Form] = {
+    "weight": (_SINGLE, 2),
+    "bias": (_SINGLE, 1),
+    "covariance": (_SINGLE, 2),
+    "noise": (_SINGLE, 1),
+}
 
 # The type and the number of dimensions of each tensor, except those of the backbone and the adapter.
-_FORMS = {
+_FORMS: dict[str, dict[str, Form]] = {
     "features": {**_HEADS, "metadata": (_SINGLE, 2)},
-    "contexts": {"counts": (_INT, 1), "rows": (_INT, 1), "values": (_DOUBLE, 1), "arrivals": (_INT, 1)},
+    "contexts": {"counts": (_INT, 1), "rows": (_POSITIONS, 1), "values": (_REALS, 1), "arrivals": (_INT, 1)},
     "feature_references": {**_HEADS, "features": (_INT, 1), "kinds": (_DOUBLE, 2)},
     "knowledge": {"metadata": (_SINGLE, 2), "indptr": (_INT, 1), "index": (torch.int32, 1),
                   "values": (_SINGLE, 1), "kinds": (_INT, 1)},
@@ -118,12 +130,13 @@ def _is_finite(tensor: Tensor) -> bool:
     return all(bool(block.isfinite().all()) for block in blocks)
 
 
-def _check_form(name: str, tensor: Tensor, form: tuple[torch.dtype, int] | None) -> None:
+def _check_form(name: str, tensor: Tensor, form: Form | None) -> None:
     if form is None:
         raise InputError(f"it has a tensor {name!r} of no known part")
-    if (tensor.dtype, tensor.ndim) != form:
+    types = form[0] if isinstance(form[0], tuple) else (form[0],)
+    if tensor.dtype not in types or tensor.ndim != form[1]:
         actual = f"{tensor.dtype} of {tensor.ndim} dimensions"
-        raise InputError(f"its tensor {name!r} is {actual}, not {form[0]} of {form[1]}")
+        raise InputError(f"its tensor {name!r} is {actual}, not {join_names(types)} of {form[1]}")
 
 
 def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, groups: Groups) -> None:
@@ -272,7 +285,7 @@ def _values_agree(kinds: Kinds, line: Tensor, rows: Tensor, values: Tensor) -> b
     """Return whether the rows of each context ascend, and its numbers are possible; ``line`` are features."""
     if bool(((line.diff() == 0) & (rows.diff() <= 0)).any()):
         return False
-    numbers, features = values.numpy(), line.numpy()
+    numbers, features = values.double().numpy(), line.numpy()
     in_range = np.abs(kinds.scale_numbers(numbers, features)) <= LARGEST
     impossible = kinds.impossible(kinds.values(numbers, features), features)
     return bool(in_range.all()) and not bool(impossible.any())
