@@ -79,7 +79,7 @@ class Calls:
         self.popularity = shots / shots.sum()
         states, heads = model.fitted_.states, model.fitted_.feature_store.listing()
         self.activation = states.activation.double().numpy()
-        self.heads = model.fitted_.feature_store.heads_at(heads.slots)
+        self.heads = model.fitted_.feature_store.heads_at(heads.slots).dense()
 
     def by_verb(self) -> dict[str, Iterator[Pair]]:
         """Return the calls of every verb, with their yardsticks."""

@@ -229,6 +229,7 @@ _TYPE_NAMES = {
     torch.float64: "F64",
     torch.int64: "I64",
     torch.float32: "F32",
+    torch.float16: "F16",
     torch.int32: "I32",
     torch.bool: "BOOL",
     torch.uint8: "U8",

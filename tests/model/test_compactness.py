@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import copy
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,33 @@ import pyarrow as pa
 import pytest
 from safetensors.numpy import load_file
 from tests.limits import Limits
+from tests.limits import limits as limits_of
 
 from headstart import Headstart, Table
 
 Fresh = Callable[..., Headstart]
+
+
+def rare_table(features: int = 80, rows: int = 60) -> Table:
+    """Ratings of 1 to 5: from 1 up to 20 ratings of each feature."""
+    random = np.random.default_rng(0)
+    counts = np.minimum(random.geometric(0.2, features), 20)
+    row = np.concatenate([random.choice(rows, count, replace=False) for count in counts])
+    columns = {
+        "row": [f"u{i}" for i in row],
+        "feature": [f"f{j}" for j in np.repeat(np.arange(features), counts)],
+    }
+    return Table.read(pa.table({**columns, "value": random.integers(1, 6, len(row))}), kinds="rating:1:5")
+
+
+@cache
+def rare(adapter: str, compact: bool) -> Headstart:
+    """Fit a model whose features have few observations each."""
+    backbone = {"name": "factorisation", "latent": 12}
+    with limits_of(compact_from_numbers=0 if compact else 2**30):
+        return Headstart(backbone=backbone, adapter=adapter, metatraining={"epochs": 1}, quiet=True).fit(
+            rare_table()
+        )
 
 
 def stored(folder: Path) -> dict[str, np.ndarray]:
@@ -61,3 +86,66 @@ def test_contexts_take_the_shortest_type_that_is_exact(tmp_path: Path, value: fl
     loaded = Headstart.load(tmp_path / "m")
     for name in model.features:
         assert loaded.feature(name).observations == model.feature(name).observations
+
+
+ADAPTERS = ("bayes", "chn-bayes", "chn-bayes-blend")
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_compact_covariances_change_predictions_little(adapter: str) -> None:
+    small, exact = rare(adapter, compact=True).predict(), rare(adapter, compact=False).predict()
+    np.testing.assert_array_equal(small.mean, exact.mean)
+    ratio = small.std / exact.std
+    assert np.abs(ratio - 1).mean() < 1e-3
+    np.testing.assert_allclose(ratio, 1, atol=1e-2)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_few_observations_take_few_bytes(adapter: str, tmp_path: Path) -> None:
+    """The covariance of a head takes a few vectors in half precision per observation, not a triangle."""
+    sizes = {}
+    for compact in (True, False):
+        folder = tmp_path / str(compact)
+        rare(adapter, compact).save(folder)
+        sizes[compact] = {
+            name: array.nbytes
+            for name, array in stored(folder).items()
+            if name.startswith(("features/covariance", "covariances/"))
+        }
+    assert sum(sizes[True].values()) < 0.5 * sum(sizes[False].values())
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_compact_models_are_loaded_and_changed_alike(
+    adapter: str, mapped: bool, tmp_path: Path, limits: Limits
+) -> None:
+    """Also after a change, after more new heads than there is room for, and after a second save."""
+    limits(mapped_from_bytes=0 if mapped else 2**40, mapped_spare_lines=4)
+    model = copy(rare(adapter, compact=True))
+
+    def same(other: Headstart) -> None:
+        mine, others = model.predict(), other.predict()
+        np.testing.assert_array_equal(others.mean, mine.mean)
+        np.testing.assert_array_equal(others.std, mine.std)
+
+    def change(one: Headstart) -> None:
+        one.observe([("u1", "f1", 4), ("u2", "f3", 1)])
+        one.add_feature("new", observations={"u1": 5, "u4": 2})
+        one.observe_feature("f5", {"u9": 2})
+        for i in range(70):
+            one.add_feature(f"more{i}", observations={f"u{i % 50}": 1 + i % 5})
+        one.remove_feature("f6")
+
+    model.save(tmp_path / "m")
+    loaded = Headstart.load(tmp_path / "m", verify=not mapped)
+    same(loaded)
+    before = model.predict(features=["f8", "f9"]).std
+    change(model)
+    change(loaded)
+    same(loaded)
+    kept = model.predict(rows=["u5", "u6"], features=["f8", "f9"]).std
+    np.testing.assert_array_equal(kept, before[[list(model.rows).index(row) for row in ("u5", "u6")]])
+    model.save(tmp_path / "again")
+    same(Headstart.load(tmp_path / "again"))
+    same(Headstart.load(tmp_path / "again", verify=False))

@@ -232,6 +232,15 @@ class Adapter(nn.Module, ABC):
         """The fraction of the error of predicted heads that each metadata column explains: (columns,)."""
         self._cannot("be explained")
 
+    # -- capability: compact covariances ----------------------------------------------------------
+
+    def prior_covariances(self, shots: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return matrices (n, size, size) whose combinations are the covariances of heads, up to a low rank.
+
+        Also returns the coefficients (features, n) of heads of ``shots`` (features,); None: no such matrices.
+        """
+        return None
+
     # -- capability: blending ---------------------------------------------------------------------
 
     @property

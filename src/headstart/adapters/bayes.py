@@ -156,6 +156,15 @@ class ClosedFormAdapter(Adapter):
         possible = not self.training and self.prior.learned == 0 and bool(self.prior.p_uninformative > 0)
         return possible and self.prior.uses_metadata
 
+    def prior_covariances(self, shots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the covariances of the priors, and their shares without evidence."""
+        roots, shares = [self.prior.root(torch.float64)], [1.0]
+        if self.mixes_priors:
+            roots.append(self.prior.plain_root.double())
+            shares = [1 - float(self.prior.p_uninformative), float(self.prior.p_uninformative)]
+        covariances = torch.stack([root @ root.T for root in roots])
+        return covariances, torch.tensor(shares).repeat(len(shots), 1)
+
     def _priors(
         self, prior_mean: Tensor, batch: FeatureBatch, root: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -243,6 +243,18 @@ class CHNBayes(ClosedFormAdapter):
         shots = shots if reduce is None else reduce(shots.clone())
         return mix_heads(super()._adapt(batch, states, reduce), closed_form, self.share(shots))
 
+    def prior_covariances(self, shots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the covariances of the priors of both heads of a blend, and their shares."""
+        covariances, shares = super().prior_covariances(shots)
+        partner, share = self._active_partner, self.share(shots)[:, None] if self.config.blend else 1.0
+        if partner is None:
+            return covariances, shares
+        narrow, others = partner.prior_covariances(shots)
+        padded = covariances.new_zeros(len(narrow), self.prior.size, self.prior.size)
+        shared = torch.tensor(self._shared)
+        padded[:, shared[:, None], shared] = narrow
+        return torch.cat([covariances, padded]), torch.cat([share * shares, (1 - share) * others], dim=1)
+
     def metadata_slopes(self, *, squashed: bool) -> Tensor:
         """Return the derivative of a zero-shot blend with respect to described metadata: (columns, size)."""
         slopes, partner = super().metadata_slopes(squashed=squashed), self._active_partner

@@ -25,6 +25,7 @@ from headstart.core.clicks import is_click
 from headstart.core.likelihood import Likelihood, probit_scaled
 from headstart.core.types import Heads, OneHead, RowStates
 from headstart.linalg.array_ops import Array
+from headstart.linalg.compact import StoredMatrices
 from headstart.linalg.packed import affine_quadratic_form, append_one, diagonals, quadratic_forms, unpack
 from headstart.linalg.ragged import sampled_products
 from headstart.table.cells import Cells
@@ -192,18 +193,24 @@ class GridLayout(Layout):
     def moments(self, heads: Heads, states: RowStates) -> tuple[Tensor, Tensor]:
         """Return means and variances of outputs: two of (rows, heads)."""
         activation, row_variance, size = states.activation, states.variance, heads.weight.shape[1] + 1
-        mean, packed = self.means(heads, activation), heads.covariance
-        if packed is None:
+        mean, packed, positions = self.means(heads, activation), heads.covariance, self.positions
+        few = len(activation) > 1 and 0 < len(heads) <= size // 2
+        if isinstance(packed, StoredMatrices):
+            stored = packed if positions is None else packed.index_select(0, positions)
+            packed, positions = stored.to(activation.dtype).packed() if few else None, None
+        if packed is None and isinstance(heads.covariance, StoredMatrices):
+            variance = stored.forms(append_one(activation), row_variance)
+        elif packed is None:
             variance = torch.zeros_like(mean)
-        elif len(activation) > 1 and 0 < len(heads) <= size // 2:  # few heads: avoid the squares of all rows
-            packed = packed if self.positions is None else packed.index_select(0, self.positions)
+        elif few:  # avoid the squares of all rows
+            packed = packed if positions is None else packed.index_select(0, positions)
             matrices = unpack(packed, size).to(activation.dtype)
             variance = torch.stack([affine_quadratic_form(activation, matrix) for matrix in matrices], dim=1)
             if row_variance is not None:
                 weight_variance = diagonals(packed, size)[:, :-1].to(row_variance)
                 variance = variance + self.products(weight_variance, row_variance)
         else:
-            variance = quadratic_forms(append_one(activation), packed, row_variance, self.positions)
+            variance = quadratic_forms(append_one(activation), packed, row_variance, positions)
         variance = variance.clamp(min=0)
         if row_variance is None:
             return mean, variance

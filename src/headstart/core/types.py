@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headstart.core.likelihood import Likelihood
 from headstart.linalg.array_ops import A, append_column, lerp, namespace
+from headstart.linalg.compact import StoredMatrices
 from headstart.linalg.packed import append_one, diagonals, outer_products, pack, packed_size, unpack
 from headstart.linalg.ragged import hidden_outputs_at, outputs_at, sampled_products
 from headstart.linalg.row_sharded import global_sum
@@ -184,12 +185,20 @@ class OneHead(NamedTuple):
         return self.weight**2 + diagonals(self.covariance, len(self.weight) + 1)[:-1]
 
 
+def _append_zeros(part: Tensor, more: int) -> Tensor:
+    """Append ``more`` lines of zeros."""
+    if isinstance(part, StoredMatrices):
+        return cast(Tensor, part.append_zeros(more))
+    return torch.cat([part, part.new_zeros(more, *part.shape[1:])])
+
+
 @dataclass(frozen=True)
 class Heads:
     """Batch of heads θ = (w, b): the prediction for a row is its kind's link of w·d + b.
 
     If the adapter computes uncertainty, ``covariance`` is that of (w, b), packed (``linalg.packed``), and
-    ``noise`` is the variance of the feature's observations at a row of average noise.
+    ``noise`` is the variance of the feature's observations at a row of average noise. In a large model, a
+    ``StoredMatrices`` takes the place of the tensor ``covariance``.
     """
 
     weight: Tensor  # (features, width)
@@ -220,7 +229,7 @@ class Heads:
         ``cells`` has one line per head and indexes rows of ``activation`` (rows, width).
         """
         if self.covariance is not None:
-            mean, variance = outputs_at(self.stacked, self.covariance, activation, cells)
+            mean, variance = outputs_at(self.stacked, self.packed_covariance, activation, cells)
             return mean, variance.clamp(min=0)
         positions = torch.arange(len(self), device=cells.index.device)
         parts = torch.split(positions, max(1, _CELLS_AT_ONCE // max(1, len(activation))))
@@ -239,9 +248,15 @@ class Heads:
     @property
     def packed_covariance(self) -> Tensor:
         """The covariances, 0 for heads without them: (features, packed)."""
+        if isinstance(self.covariance, StoredMatrices):
+            return self.covariance.packed()
         if self.covariance is not None:
             return self.covariance
         return self.weight.new_zeros(len(self), packed_size(self.weight.shape[1] + 1))
+
+    def dense(self) -> Heads:
+        """Return the heads with all covariances in a tensor."""
+        return self if self.covariance is None else replace(self, covariance=self.packed_covariance)
 
     def covariances(self, size: int) -> Tensor:
         """Return the covariances as matrices: (features, size, size)."""
@@ -279,7 +294,7 @@ class Heads:
         """Append ``more`` heads of zeros."""
         if more == 0:  # avoid a copy
             return self
-        return self._each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
+        return self._each(lambda part: _append_zeros(part, more))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Heads:
         """Apply ``change`` to every tensor."""

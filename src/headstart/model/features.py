@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from headstart.core.types import Heads, OneHead
 from headstart.errors import UnknownNameError, did_you_mean
+from headstart.linalg.compact import CompactMatrices, StoredMatrices
 from headstart.model.observations import ObservationList
 from headstart.model.persistent import Arena, PersistentArray, copy_with
 from headstart.table import Kind, Kinds, MetadataSchema
@@ -624,9 +625,24 @@ class FeatureStore(Mapping[str, Feature]):
         """The weights, biases, covariances and noises of all stored heads, in numpy."""
         return self._arena.arrays
 
+    def with_compact_covariances(self, matrices: CompactMatrices) -> FeatureStore:
+        """Return a store with the same heads, whose covariances are ``matrices``, by slot."""
+        heads = self._arena.take(slice(0, self._arena.used))
+        after, stored = copy_with(self), cast(Tensor, StoredMatrices(matrices))
+        after._arena = Arena(replace(heads, covariance=stored), _MIN_ROOM)
+        return after
+
     def _write(self, heads: Heads | Sequence[OneHead]) -> tuple[FeatureStore, range]:
         """Write heads to free slots, of a larger arena if necessary; return a copy and the slots."""
-        after, slots = copy_with(self), self._arena.reserve(len(heads))
+        after = copy_with(self)
+        if (
+            self._arena.used == 0
+            and isinstance(heads, Heads)
+            and isinstance(heads.covariance, StoredMatrices)
+        ):
+            after._arena = Arena(heads, _MIN_ROOM)
+            return after, range(len(heads))
+        slots = self._arena.reserve(len(heads))
         if slots is None:
             after._grow_arena(len(heads))
             slots = after._arena.reserve(len(heads))

@@ -46,6 +46,7 @@ from headstart.errors import (
 from headstart.files import CAN_LOCK, explain_storage_error, left_over, lock_folder, read_json, write_json
 from headstart.linalg.array_ops import LinAlgError
 from headstart.linalg.row_sharded import global_sum
+from headstart.model.compaction import compact_covariances
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.state import (
@@ -292,7 +293,7 @@ def build_state(
         heads = knowledge.heads.plain(states.activation.shape[1])  # with the shapes of the adapter's heads
         feature_store = model.feature_store.put([features[i] for i in train_features], heads)
         model = replace(model, feature_store=feature_store)
-    return _make_heads(model, [feature for feature in features if not feature.fixed])
+    return compact_covariances(_make_heads(model, [feature for feature in features if not feature.fixed]))
 
 
 def _build_features(table: Table, in_backbone: set[int], *, fixed: bool, aging: bool) -> list[Feature]:

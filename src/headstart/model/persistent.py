@@ -143,6 +143,7 @@ class Arena(Generic[Items]):
     def write(self, slots: range, items: Items | Sequence[OneHead] | Sequence[OneState]) -> None:
         """Write a batch, or a sequence of single items, to reserved slots."""
         if isinstance(items, (Heads, RowStates)):
+            items = items.dense() if isinstance(items, Heads) else items
             for target, source in zip(self.items.parts(), items.detach().parts(), strict=True):
                 target[slots.start : slots.stop] = source
             return

@@ -822,7 +822,7 @@ def _predict_columns(
         if device.type == "cpu":
             heads, positions = model.feature_store.heads_for_grid(features.slots[which])
         else:
-            heads = move(model.feature_store.heads_at(features.slots[which]), device)
+            heads = move(model.feature_store.heads_at(features.slots[which]).dense(), device)
         whole_listing = len(which) == len(features.names)
         listed = features.features if whole_listing else features.features[columns]
         local = model.local_part(listed, features.slots[which])
@@ -885,7 +885,7 @@ def predict_pairs(
         indptr = torch.from_numpy(starts[first : last + 1]).to(device)
         index = torch.from_numpy(inverse).to(device)
         cells = Cells(indptr - indptr[0], index, torch.zeros(len(pairs), device=device), len(unique_rows))
-        heads = move(heads.to(torch.float64), device)
+        heads = move(heads.to(torch.float64).dense(), device)
         states = move(model.row_store.take(unique_rows).to(torch.float64), device)
         types = torch.from_numpy(model.modelled_types(features.kinds.types)).to(device)
         likelihood = model.knowledge.likelihood

@@ -158,8 +158,8 @@ def _one_row(model: ModelState, observations: ObservationList, version: Version)
         heads = [part.take(numbers, axis=0) for part in fitted_heads]
         return _join_row(scaled, heads, kinds, weights), known
     unchanged, changed = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)
-    others: Sequence[Array] = model.feature_store.stored_arrays
-    at, latent = slots[changed], model.backbone.activation_size
+    others = model.feature_store.heads_at(slots[changed]).dense()
+    at, latent = np.arange(len(changed)), model.backbone.activation_size
     if model.row_store.width > latent:
         heads = [part.take(known, axis=0) for part in fitted_heads]
         by_backbone = _join_row(
@@ -167,11 +167,10 @@ def _one_row(model: ModelState, observations: ObservationList, version: Version)
         )
         state = model.adapter.refine_one(model.backbone.state_of_one(by_backbone, known))
         learned = torch.from_numpy(state.activation[latent:]).float().expand(len(at), -1)
-        reduced = _reduce_heads(model.feature_store.heads_at(at), learned, latent)
-        others, at = [part.numpy() for part in reduced.parts()], np.arange(len(at))
+        others = _reduce_heads(others, learned, latent)
     heads = [
-        _gather_two(first, numbers[unchanged], second, at)
-        for first, second in zip(fitted_heads, others, strict=True)
+        _gather_two(first, numbers[unchanged], second.numpy(), at)
+        for first, second in zip(fitted_heads, others.parts(), strict=True)
     ]
     order = np.concatenate([unchanged, changed])
     return _join_row(scaled[order], heads, kinds[order], None if weights is None else weights[order]), known
@@ -361,6 +360,7 @@ def _use_backbone_heads(
     model: ModelState, numbers: NDArray[np.int64], heads: Heads, as_fitted: NDArray[np.bool_]
 ) -> Heads:
     """Return ``heads``, replaced by the heads of the backbone where ``as_fitted``."""
+    heads = heads.dense()
     if not as_fitted.any():
         return heads
     where = torch.from_numpy(as_fitted)
@@ -386,7 +386,7 @@ def _reduce_heads(heads: Heads, learned: Tensor, latent: int) -> Heads:
     With φ the values of the others, w₂·φ becomes a part of the bias: the reduced head is
     (w₁, b + w₂·φ) = A·(w₁, w₂, b), with the covariance A·C·Aᵀ.
     """
-    size = heads.weight.shape[1] + 1
+    heads, size = heads.dense(), heads.weight.shape[1] + 1
     shared = latent * (latent + 1) // 2  # entries of the packed covariance of w₁, which comes first
     others = torch.cat([learned, learned.new_ones(len(heads), 1)], dim=1)[:, None]  # (φ, 1)
     last = others @ last_rows(heads.packed_covariance, size, latent)  # of b + w₂·φ with (w₁, w₂, b)

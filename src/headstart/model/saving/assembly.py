@@ -18,6 +18,7 @@ from headstart.model.saving.format import (
     read_by_feature,
     read_clock,
     read_feature_arrivals,
+    read_heads,
     read_row_metadata,
     read_table_values,
     read_table_weights,
@@ -171,7 +172,7 @@ def _build_feature_store(facts: ModelFacts, groups: Groups, tensors: dict[str, T
         read_by_feature(groups, "times", counts), read_by_feature(groups, "observation_weights", counts),
         strict=True,
     )  # fmt: skip
-    heads = Heads(**head_tensors)
+    heads = read_heads(head_tensors, groups.get("covariances"))
     return FeatureStore(heads, Names(facts.backbone_features, "feature")).put(
         [Feature(*values) for values in fields], heads
     )

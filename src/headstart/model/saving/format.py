@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from headstart.core.neighbours import LocalStrengths
 from headstart.core.types import Heads, RowPriorRegression, RowStates
 from headstart.distributed import gather_texts
 from headstart.errors import InputError
+from headstart.linalg.compact import CompactMatrices, StoredMatrices
 from headstart.linalg.row_sharded import global_count, global_sum
 from headstart.model.features import FeatureStore
 from headstart.model.observations import ObservationList, ObservationLists
@@ -154,6 +155,10 @@ def model_tensors(model: ModelState) -> dict[str, Tensor]:
         "knowledge/kinds": knowledge.kinds,
         "backbone_grid": model.backbone.grid,
     }
+    if isinstance(heads.covariance, StoredMatrices):
+        matrices = vars(heads.covariance.gather())
+        tensors |= {f"covariances/{field.name}": matrices[field.name] for field in fields(CompactMatrices)}
+        heads = replace(heads, covariance=None)
     parts: dict[str, Any] = {
         "calibration": model.calibration,
         "features": heads,
@@ -193,7 +198,7 @@ def _narrowed(values: Tensor) -> Tensor:
 
 _LEAST_BYTES = 2**16  # of a tensor that is compared with others
 
-_NEVER_COPIES = ("features/", "states/")  # these tensors are mapped with room after them
+_NEVER_COPIES = ("features/", "covariances/", "states/")  # these tensors are mapped with room after them
 
 
 def find_copies(tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -420,13 +425,20 @@ def feature_reference_tensors(model: ModelState) -> dict[str, Tensor]:
     }
     if not stored:
         return {}
-    heads = model.feature_store.heads_at(torch.tensor([slot for slot, _ in stored.values()]))
+    heads = model.feature_store.heads_at(torch.tensor([slot for slot, _ in stored.values()])).dense()
     tensors = {f"feature_references/{name}": part for name, part in vars(heads).items() if part is not None}
     kinds = [(kind.first, kind.second) for _, kind in stored.values()]
     return tensors | {
         "feature_references/features": torch.tensor(list(stored), dtype=torch.int64),
         "feature_references/kinds": torch.tensor(kinds, dtype=torch.float64),
     }
+
+
+def read_heads(tensors: dict[str, Tensor], covariances: dict[str, Tensor] | None) -> Heads:
+    """Return the heads with these ``tensors`` and, if given, the parts of compact ``covariances``."""
+    if covariances is None:
+        return Heads(**tensors)
+    return Heads(**tensors, covariance=cast(Tensor, StoredMatrices(CompactMatrices(**covariances))))
 
 
 def with_references(feature_store: FeatureStore, names: Sequence[str], groups: Groups) -> FeatureStore:

@@ -39,6 +39,7 @@ from headstart.model.saving.format import (
     Groups,
     ModelFacts,
     read_clock,
+    read_heads,
     read_row_metadata,
     with_copies,
     with_observed_rows,
@@ -415,9 +416,12 @@ def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile, checked: Mod
     if checked is not None:
         entries.check_records()
     room = _ROOM + len(entries.references.get("bias", ()))
-    heads = Heads(
-        **{n: weights.with_room(f"features/{n}", room) for n in groups["features"] if n != "metadata"}
-    )
+    covariances = groups.get("covariances")
+    if covariances is not None:
+        covariances = covariances | {"dense": weights.with_room("covariances/dense", room)}
+    names_of_parts = [name for name in groups["features"] if name != "metadata"]
+    tensors = {name: weights.with_room(f"features/{name}", room) for name in names_of_parts}
+    heads = read_heads(tensors, covariances)
     names = SavedNames(lazy["names_of_rows"], "row")
     row_store = _build_row_store(names, groups, weights, lazy["features"]["numbers"].numpy())
     row_metadata = read_row_metadata(facts, groups, backbone.activation_size, len(row_store))

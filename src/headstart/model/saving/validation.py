@@ -52,6 +52,11 @@ _HEADS: dict[str, Form] = {
 # The type and the number of dimensions of each tensor, except those of the backbone and the adapter.
 _FORMS: dict[str, dict[str, Form]] = {
     "features": {**_HEADS, "metadata": (_SINGLE, 2)},
+    "covariances": {
+        "bases": (_SINGLE, 2), "shares": (_SINGLE, 2), "vectors": (torch.float16, 2), "scales": (_SINGLE, 1),
+        "ends": (_INT, 1), "halves": (torch.float16, 2), "units": (_SINGLE, 1), "dense": (_SINGLE, 2),
+        "where": (_INT, 1),
+    },
     "contexts": {"counts": (_INT, 1), "rows": (_POSITIONS, 1), "values": (_REALS, 1), "arrivals": (_INT, 1)},
     "feature_references": {**_HEADS, "features": (_INT, 1), "kinds": (_DOUBLE, 2)},
     "knowledge": {"metadata": (_SINGLE, 2), "indptr": (_INT, 1), "index": (torch.int32, 1),
@@ -80,7 +85,8 @@ _FORMS: dict[str, dict[str, Form]] = {
 _OPTIONAL = {"covariance", "noise", "variance", "exposure", "times", "weights"}
 
 _OPTIONAL_GROUPS = {
-    "knowledge/scales", "feature_references", "row_observations", "row_references", "row_fitted_states",
+    "covariances", "knowledge/scales", "feature_references", "row_observations", "row_references",
+    "row_fitted_states",
     "records", "rows", "row_prior", "times", "observation_weights",
     "observation_values",
 }  # fmt: skip
@@ -160,6 +166,8 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
             "covariance" not in heads
             or _width(heads["covariance"]) == packed_size(_width(heads["weight"]) + 1)
         ),
+        "covariances": "covariances" not in groups
+        or _covariances_agree(groups["covariances"], features, _width(heads["weight"]) + 1),
         "metadata": _width(heads["metadata"]) == _width(knowledge.metadata) == width
         and ("records" in groups) == (facts.metadata is not None),
         "observations": _within(cells.index, cells.width)
@@ -225,6 +233,8 @@ def _references_agree(groups: Groups, features: int, heads: dict[str, Tensor]) -
     if references is not None:
         positions = references["features"]
         parts = {name: part for name, part in heads.items() if name != "metadata"}
+        if "covariances" in groups:
+            parts["covariance"] = groups["covariances"]["dense"]
         if (
             not _within(positions, features)
             or not bool((positions.diff() > 0).all())
@@ -245,6 +255,29 @@ def _references_agree(groups: Groups, features: int, heads: dict[str, Tensor]) -
             if {part: tuple(tensor.shape) for part, tensor in states.items()} != shapes:
                 return False
     return True
+
+
+def _covariances_agree(parts: dict[str, Tensor], features: int, size: int) -> bool:
+    """Return whether the parts of compact covariances of heads of ``size`` parameters have valid shapes."""
+    factored, vectors, ends = len(parts["shares"]), len(parts["vectors"]), parts["ends"]
+    rest = features - factored - len(parts["halves"])
+    shapes = {
+        "bases": (len(parts["bases"]), packed_size(size)),
+        "shares": (factored, len(parts["bases"])),
+        "vectors": (vectors, size),
+        "scales": (vectors,),
+        "ends": (factored + 1,),
+        "halves": (len(parts["halves"]), packed_size(size)),
+        "units": (len(parts["halves"]),),
+        "dense": (rest, packed_size(size)),
+        "where": (features,),
+    }
+    return (
+        all(parts[name].shape == shape for name, shape in shapes.items())
+        and _ascends(ends)
+        and int(ends[-1]) == vectors
+        and torch.equal(parts["where"].sort().values, torch.arange(features))
+    )
 
 
 def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -> bool:
