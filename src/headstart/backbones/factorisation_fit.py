@@ -99,7 +99,7 @@ def to_logistic(backbone: Factorisation) -> None:
     backbone.relative_precision.fill_(1.0)
 
 
-_PARTS = 4  # parts of a block for threads, at most
+_PART_NUMBERS = 1 << 19  # entries of the rows' matrices in a part, which stay in a processor's cache
 
 Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and the sum of their weights
 
@@ -131,12 +131,14 @@ class RowBlock:
         """
         return self.all_cells.block(self.rows.start, self.rows.stop)
 
-    def parts(self) -> list[RowBlock]:
-        """Split the block into smaller ones for several threads."""
-        observations = int(self.all_cells.indptr[self.rows.stop] - self.all_cells.indptr[self.rows.start])
+    def parts(self, per_row: int) -> list[RowBlock]:
+        """Split the block into parts for threads and caches; a row's matrix has ``per_row`` entries."""
         # Each part reads all heads once: it should have several times as many observations.
-        parts = max(1, min(_PARTS, observations // (4 * self.all_cells.width)))
-        step = -(-(self.rows.stop - self.rows.start) // parts)
+        observations = int(self.all_cells.indptr[self.rows.stop] - self.all_cells.indptr[self.rows.start])
+        rows = self.rows.stop - self.rows.start
+        most = max(1, observations // (4 * self.all_cells.width))
+        parts = min(most, -(-rows * per_row // _PART_NUMBERS))
+        step = -(-rows // max(1, parts))
         starts = range(self.rows.start, self.rows.stop, max(1, step))
         return [RowBlock(slice(start, min(self.rows.stop, start + step)), self.all_cells) for start in starts]
 
@@ -176,7 +178,8 @@ def sweep_rows(
         return list(_errors(batch, now))
 
     errors: Errors = {}
-    for block_errors in parallel_map(update, [part for block in blocks for part in block.parts()]):
+    parts = [part for block in blocks for part in block.parts(backbone.latent**2)]
+    for block_errors in parallel_map(update, parts):
         for kind, squared, count in block_errors:
             before = errors.get(kind, (0.0, 0.0))
             errors[kind] = (before[0] + squared, before[1] + count)

@@ -167,6 +167,8 @@ class Neighbours:
         """
         inside = rows < self.residuals.shape[0]
         rows, residuals = rows[inside], residuals[inside]
+        if not len(rows):
+            return NO_WEIGHTS
         observed = self.residuals[rows]
         if not observed.nnz:
             return NO_WEIGHTS
@@ -308,11 +310,24 @@ class LocalPart:
 
     def shifts_at(self, cells: Cells) -> NDArray[np.float64]:
         """Return Σ_j a_j·R_ij at ``cells``, one line per feature with positions of rows as index: (n,)."""
-        rows, ends = cells.index.cpu().numpy().astype(np.int64), cells.indptr.cpu().numpy()
+        residuals, width = self.neighbours.residuals, max(1, self.weights.shape[1])
+        rows, lines = cells.index.cpu().numpy().astype(np.int64), cells.lines.cpu().numpy()
+        place = np.full(self.size, -1)  # of each feature of the sequence in ``weights``
+        place[self.positions] = np.arange(len(self.positions))
+        places = place[lines]
         shifts = np.zeros(len(rows))
-        for line, position in enumerate(self.positions.tolist()):
-            part = slice(ends[position], ends[position + 1])
-            shifts[part] = self.neighbours.outputs(rows[part], self.weights[[line]])[:, 0]
+        asked = np.flatnonzero((places >= 0) & (rows >= 0) & (rows < residuals.shape[0]))
+        counts = np.diff(residuals.indptr)[rows[asked]]
+        # Blocks of observations: those of one feature after the other, so that few weights are made dense.
+        numbers = np.cumsum(counts + 1) + width * (places[asked] - places[asked][:1])
+        for part in np.split(asked, np.flatnonzero(np.diff(numbers // _NUMBERS_AT_ONCE)) + 1):
+            if not len(part):
+                continue
+            observed, first = residuals[rows[part]], places[part[0]]
+            dense = self.weights[first : places[part[-1]] + 1].toarray()
+            owner = np.repeat(np.arange(len(part)), np.diff(observed.indptr))
+            terms = observed.data * dense[(places[part] - first)[owner], observed.indices]
+            shifts[part] = np.bincount(owner, terms, len(part))
         return shifts
 
 

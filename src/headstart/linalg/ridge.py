@@ -7,6 +7,7 @@ processes (``shared``). Sums over lines go through the process group that holds 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -302,8 +303,8 @@ def _best_strength(
 
     ``group_of_column`` (columns,) is the group of each column of the ``design``, -1 for the constant; the
     other groups keep their ``strengths``. The ``targets`` (lines, size) are in the metric of predictions, and
-    ``critical_value`` is that of the gain, in standard errors. In the eigenbasis of the group's Schur
-    complement each candidate costs one matrix product.
+    ``critical_value`` is that of the gain, in standard errors. The candidates share the eigenbasis
+    of the group's Schur complement.
     """
     strength_of = strengths[group_of_column.clamp(min=0)]
     others = (group_of_column == -1) | ((group_of_column != group) & (strength_of > 0))
@@ -320,56 +321,94 @@ def _best_strength(
     schur = (columns * weights[:, None]).T @ remaining
     values, vectors = torch.linalg.eigh((schur + schur.T) / 2)
     remaining = remaining @ vectors
-    linear = remaining.T @ weighted_targets
-    without = (weights[:, None] * ((targets - fitted) / (1 - leverage).clamp(min=1e-6)[:, None]) ** 2).sum(1)
-    best, gain, least = 0.0, 0.0, without.sum()
-    for strength in _STRENGTHS.tolist():
-        shrunk = 1 / (values.clamp(min=0) + 1 / strength)
-        contribution = remaining @ (shrunk[:, None] * linear)
-        with_group = leverage + (remaining**2 @ shrunk) * weights
-        residual = (targets - fitted - contribution) / (1 - with_group).clamp(min=1e-6)[:, None]
-        error = (weights[:, None] * residual**2).sum(1)
-        if error.sum() < least:
-            decrease = without - error
-            z_score = decrease.sum() / (decrease.std(correction=0) * len(decrease) ** 0.5).clamp(min=1e-30)
-            # By chance, the best of n uninformative groups has a squared correlation of 2·log(n) / lines.
-            chance = critical_value**2 / (2 * len(decrease))
-            if z_score > critical_value and decrease.sum() > chance * without.sum():
-                best, gain, least = strength, float(decrease.sum() / without.sum()), error.sum()
-    return best, gain
+    by_strength = _ErrorsByStrength(
+        targets - fitted, leverage, weights, remaining, values, remaining.T @ weighted_targets
+    )
+    without = by_strength.without
+    step = max(1, _NUMBERS_AT_ONCE // max(1, remaining.numel()))
+    parts = [by_strength.errors(some[:, None]) for some in torch.split(_STRENGTHS, step)]
+    decrease = without - torch.cat(parts)  # (strengths, lines)
+    gains = decrease.sum(1)
+    z_scores = gains / (decrease.std(1, correction=0) * len(without) ** 0.5).clamp(min=1e-30)
+    # By chance, the best of n uninformative groups has a squared correlation of 2·log(n) / lines.
+    chance = critical_value**2 / (2 * len(without))
+    significant = (gains > 0) & (z_scores > critical_value) & (gains > chance * without.sum())
+    if not bool(significant.any()):
+        return 0.0, 0.0
+    best = int(torch.where(significant, gains, 0.0).argmax())
+    return float(_STRENGTHS[best]), float(gains[best] / without.sum())
+
+
+@dataclass(frozen=True)
+class _ErrorsByStrength:
+    """Leave-one-out errors of lines with a group of columns, as functions of the group's strength.
+
+    With the residual a of a line without the group, and the contribution r·b of the group, the squared error
+    of the line is |a|² − 2·r·b·a + r·b·bᵀ·rᵀ, so that no array of all targets is needed. Leading dimensions
+    of ``remaining``, ``values`` and ``linear`` are several groups of one width.
+    """
+
+    residual: Tensor  # (lines, size): of the regression without the group
+    leverage: Tensor  # (lines,): of the regression without the group
+    weights: Tensor  # (lines,)
+    remaining: Tensor  # (…, lines, width): residuals of the columns on other groups, in the eigenbasis
+    values: Tensor  # (…, width): eigenvalues of the Schur complement
+    linear: Tensor  # (…, width, size): products of ``remaining`` and weighted targets
+
+    @cached_property
+    def _squared(self) -> Tensor:
+        """The squared residuals without the group: (lines,)."""
+        return (self.residual**2).sum(1)
+
+    @cached_property
+    def _products(self) -> Tensor:
+        """The products b·a: (…, lines, width)."""
+        return self.residual @ self.linear.mT
+
+    @cached_property
+    def _gram(self) -> Tensor:
+        """The matrix b·bᵀ: (…, width, width)."""
+        return self.linear @ self.linear.mT
+
+    @property
+    def without(self) -> Tensor:
+        """The errors without the group: (lines,)."""
+        return self.weights * self._squared / (1 - self.leverage).clamp(min=1e-6) ** 2
+
+    def errors(self, strength: Tensor | float) -> Tensor:
+        """Return the errors at one strength, or at several (strengths, 1) of one group: (…, lines)."""
+        shrunk = 1 / (self.values.clamp(min=0) + 1 / strength)
+        scaled = self.remaining * shrunk[..., None, :]
+        leverage = self.leverage + (self.remaining * scaled).sum(-1) * self.weights
+        if self.linear.shape[-2] <= self.linear.shape[-1]:
+            contribution = ((scaled @ self._gram) * scaled).sum(-1)
+        else:
+            contribution = ((scaled @ self.linear) ** 2).sum(-1)
+        error = self._squared - 2 * (scaled * self._products).sum(-1) + contribution
+        return self.weights * error / (1 - leverage).clamp(min=1e-6) ** 2
 
 
 def _gains_alone(parts: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """Return the gain of each of many groups alone, beside a constant: (groups,).
 
     ``parts`` (groups, lines, width) are the columns of groups of one width. The gains equal those of
-    ``_best_strength`` with the critical value 0. With the residual a of a line and the contribution r·b of a
-    group, the squared error of the line is |a|² − 2·r·b·a + r·b·bᵀ·rᵀ, so that no array of all targets is
-    needed.
+    ``_best_strength`` with the critical value 0.
     """
     solved = weights.new_ones(len(targets)) / (weights.sum() + 1 / _CONSTANT_STRENGTH).sqrt()
     weight, weighted_targets = weights[:, None], weights[:, None] * targets
-    leverage = solved**2 * weights
     residual = targets - solved[:, None] * (solved @ weighted_targets)
     remaining = parts - solved[:, None] * (solved @ (weight * parts))[:, None]
     schur = (parts * weight).mT @ remaining
     values, vectors = torch.linalg.eigh((schur + schur.mT) / 2)
     remaining = remaining @ vectors
-    linear = remaining.mT @ weighted_targets  # (groups, width, size)
-    products, gram = residual @ linear.mT, linear @ linear.mT
-    squared = (residual**2).sum(1)
-    without = weights * squared / (1 - leverage).clamp(min=1e-6) ** 2  # (lines,)
-    least, gains = without.sum().expand(len(parts)), torch.zeros_like(values[:, 0])
+    by_strength = _ErrorsByStrength(
+        residual, solved**2 * weights, weights, remaining, values, remaining.mT @ weighted_targets
+    )
+    total = by_strength.without.sum()
+    least = total.expand(len(parts))
     for strength in _STRENGTHS.tolist():
-        scaled = remaining / (values.clamp(min=0) + 1 / strength)[:, None]
-        with_group = leverage + (remaining * scaled).sum(2) * weights
-        error = squared - 2 * (scaled * products).sum(2) + ((scaled @ gram) * scaled).sum(2)
-        error = weights * error / (1 - with_group).clamp(min=1e-6) ** 2
-        total = error.sum(1)
-        better = total < least
-        gains = torch.where(better, (without - error).sum(1) / without.sum(), gains)
-        least = torch.where(better, total, least)
-    return gains
+        least = torch.minimum(least, by_strength.errors(strength).sum(1))
+    return 1 - least / total
 
 
 # -- heads around their predictions -------------------------------------------------------------------

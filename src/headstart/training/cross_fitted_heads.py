@@ -70,7 +70,11 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     noise, heads = kind_noise.clone(), backbone_heads
     clicks = kinds == KindType.CLICK
     tasks = Tasks(tasks.batch.observing(weigh_clicks(cells, kinds, by_line=True)), tasks.fold, tasks.states)
-    zeros = [_fold_zeros(knowledge, states) if bool(clicks.any()) else None for states in tasks.states]
+    zeros: list[Tensor | None] = [None] * len(tasks.states)
+    if bool(clicks.any()):
+        zeros = [_fold_zeros(knowledge, states) for states in tasks.states]
+    else:
+        tasks = tasks.merge_folds()
     for _ in range(_ROUNDS):
         prior = empirical_prior(knowledge, heads, description)
         mean_squares = mean_squared_weights(knowledge, heads, positions).double()

@@ -7,15 +7,17 @@ observations of a batch of tasks into contexts and targets.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import Tensor
 
 from headstart.adapters.base import Adapter
 from headstart.backbones.base import Backbone
+from headstart.core.devices import compute_on
 from headstart.core.likelihood import Likelihood
 from headstart.core.networks import batch_share
 from headstart.core.predictive import Predictive, predict_cells
@@ -42,6 +44,8 @@ MOST_FOLDS = 12
 # Observations of a feature, if not all fit into memory: enough for its head, and to draw episodes from.
 _LEAST_OBSERVATIONS = 512
 
+_ROWS_TOGETHER = 1 << 13  # rows of folds whose states are computed or read together: of a small table, all
+
 
 # -- tasks --------------------------------------------------------------------------------------------
 
@@ -52,7 +56,7 @@ class Tasks:
 
     batch: FeatureBatch  # its cells index the states of each feature's fold
     fold: Tensor  # (features,): the position in ``states``
-    states: tuple[RowStates, ...]
+    states: Sequence[RowStates]
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -74,6 +78,29 @@ class Tasks:
         columns = rank[group].argsort(stable=True)
         held_columns = int((rank[group] < held_out).sum())
         return self.take(columns[held_columns:]), self.take(columns[:held_columns])
+
+    def merge_folds(self) -> Tasks:
+        """Return the tasks with small folds merged: fewer folds, each with the states of several.
+
+        Work on a small table then takes a few operations on all folds in place of many on each.
+        """
+        merged, rows, parts = [], _ROWS_TOGETHER, list[list[RowStates]]()
+        starts = []  # of each fold in its merged fold
+        for states in self.states:
+            if rows + len(states) > _ROWS_TOGETHER:
+                parts.append([])
+                rows = 0
+            parts[-1].append(states)
+            merged.append(len(parts) - 1)
+            starts.append(rows)
+            rows += len(states)
+        if len(parts) == len(self.states):
+            return self
+        fold, cells = self.fold, self.batch.cells
+        index = cells.index + torch.tensor(starts)[fold][cells.lines]
+        together = tuple(RowStates.concatenate(states) for states in parts)
+        cells = replace(cells, index=index, width=max(len(states) for states in together))
+        return Tasks(self.batch.observing(cells), torch.tensor(merged)[fold], together)
 
     def split(self) -> list[tuple[FeatureBatch, RowStates]]:
         """Return the features and states of each fold that has features."""
@@ -105,6 +132,59 @@ class Tasks:
         return batch.observing(replace(batch.cells, width=len(states))), states
 
 
+class FoldStates(Sequence[RowStates]):
+    """The row states of all folds of a backbone's features, computed when they are first read.
+
+    Some adapters need no tasks: the closed form, if it is calibrated on other features and has a prior from
+    the backbone's own heads.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        The backbone.
+    knowledge : Knowledge
+        Its knowledge, with the observations of all rows.
+    fold : Tensor
+        The fold of each feature (features,), which its states do not read.
+    count : int
+        The number of folds.
+    """
+
+    def __init__(self, backbone: Backbone, knowledge: Knowledge, fold: Tensor, count: int) -> None:
+        self._backbone, self._knowledge, self._fold, self._count = backbone, knowledge, fold, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, fold: int) -> RowStates: ...
+
+    @overload
+    def __getitem__(self, fold: slice) -> Sequence[RowStates]: ...
+
+    def __getitem__(self, fold: int | slice) -> RowStates | Sequence[RowStates]:
+        return self._computed[fold]
+
+    @cached_property
+    def _computed(self) -> list[RowStates]:
+        """The states of each fold."""
+        cells = self._knowledge.cells
+        together = max(1, _ROWS_TOGETHER // max(1, len(cells)))
+        with compute_on(self._knowledge.device):
+            folds = torch.split(torch.arange(self._count), together)
+            return [states.each(gather_rows) for some in folds for states in self._states_of(cells, some)]
+
+    def _states_of(self, cells: Cells, folds: Tensor) -> list[RowStates]:
+        """Compute the states of all rows without the features of each of ``folds``."""
+        if len(folds) == 1:
+            return [self._backbone.states(cells, self._fold == folds)]
+        rows = torch.arange(len(cells))
+        stacked = cells.take(rows.repeat(len(folds)))
+        left_out = folds.repeat_interleave(len(cells))[stacked.lines]
+        states = self._backbone.states(stacked.keep(self._fold[stacked.index] != left_out))
+        return [states.take(rows + number * len(cells)) for number in range(len(folds))]
+
+
 def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowledge, *, seed: int) -> Tasks:
     """Split the backbone's features into folds, and compute row states without the features of each fold.
 
@@ -121,12 +201,10 @@ def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowl
     rows = len(knowledge.states)
     if batch.positions is None:
         cells = gather_cells(batch.cells, rows)
-        states = [
-            backbone.states(knowledge.cells, fold == number).each(gather_rows) for number in range(count)
-        ]
-        return Tasks(replace(batch, cells=cells, positions=torch.arange(len(batch))), fold, tuple(states))
+        batch = replace(batch, cells=cells, positions=torch.arange(len(batch)))
+        return Tasks(batch, fold, FoldStates(backbone, knowledge, fold, count))
     cells = sample_by_feature(batch.cells, rows, _most_observations(knowledge), generator)
-    index, states, cell_fold = cells.index.clone(), [], fold[cells.lines]
+    index, states, cell_fold = cells.index.clone(), list[RowStates](), fold[cells.lines]
     for number in range(count):
         in_fold = cell_fold == number
         observed_rows, positions = torch.unique(cells.index[in_fold], return_inverse=True)

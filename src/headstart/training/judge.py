@@ -158,7 +158,8 @@ def train_best(
         trained, judgement = _train_and_choose(trainer)
         keep = choice is not None and choice.local is not None and judgement.chosen == CLOSED_FORM
     else:
-        trained, keep = trainer.train(choice.adapter, "adapter", {}), True
+        calibrate = choice.calibration is None
+        trained, keep = trainer.train(choice.adapter, "adapter", {}, calibrate=calibrate), True
     if choice is not None and keep:  # the closed form of the final training is the one that was judged
         calibration = choice.calibration or trained.calibration
         trained, judgement = replace(trained, calibration=calibration, local=choice.local), choice.judgement
@@ -276,6 +277,7 @@ class Judge:
             reporter=self.reporter,
             checkpoint=lambda name: self.checkpoint(f"{part}-{name}"),
             device=self.device,
+            calibrate=False,
         )
         middle = table.kinds.take(others).middle_real()
         new_features = modelled_table(table, recipe.binary_link).with_features(held_out)

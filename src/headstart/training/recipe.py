@@ -126,8 +126,9 @@ def train(
     reporter: Reporter,
     checkpoint: Callable[[str], Path | None],
     device: torch.device = CPU,
+    calibrate: bool = True,
 ) -> TrainedParts:
-    """Train a backbone, then meta-train and calibrate adapters.
+    """Train a backbone, then meta-train and, if ``calibrate``, calibrate adapters.
 
     Parameters
     ----------
@@ -163,7 +164,9 @@ def train(
         device=device,
     )
     cache: dict[str, Adapter] = {}
-    trained = {name: trainer.train(config, name, cache) for name, config in adapters.items()}
+    trained = {
+        name: trainer.train(config, name, cache, calibrate=calibrate) for name, config in adapters.items()
+    }
     return TrainedParts(trainer.backbone, trainer.knowledge, trained)
 
 
@@ -240,8 +243,10 @@ class AdapterTrainer:
     reporter: Reporter
     checkpoint: Callable[[str], Path | None]
 
-    def train(self, config: AdapterConfig, name: str, cache: dict[str, Adapter]) -> TrainedAdapter:
-        """Train an adapter and calibrate it on the validation tasks.
+    def train(
+        self, config: AdapterConfig, name: str, cache: dict[str, Adapter], *, calibrate: bool = True
+    ) -> TrainedAdapter:
+        """Train an adapter and, if ``calibrate``, calibrate it on the validation tasks.
 
         ``name`` is the name of its checkpoint; for ``cache`` see ``train_adapter``.
         """
@@ -263,6 +268,8 @@ class AdapterTrainer:
                 adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
             )
             candidates[adapter.blend_partner.config.name] = CandidateOutcomes(closed_form)
+        elif not calibrate:
+            return TrainedAdapter(adapter, Calibration.none(VALIDATION_SHOTS), settings, candidates)
         else:
             outcomes = predict_held_out(
                 adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
