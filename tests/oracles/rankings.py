@@ -21,3 +21,13 @@ def metrics_of_list(ranked: list[int], relevant: set[int], length: int) -> dict[
         "map": sum(precisions) / len(relevant),
         "mrr": reciprocal,
     }
+
+
+def weighted_ndcg(scores: list[float], relevant: list[bool], weights: list[int]) -> float:
+    """Return NDCG of one list, in which each irrelevant candidate stands for ``weights`` of them."""
+    candidates = []
+    for score, wanted, weight in zip(scores, relevant, weights, strict=True):
+        candidates += [(score, wanted)] * (1 if wanted else weight)
+    ranked = sorted(candidates, key=lambda candidate: (-candidate[0], candidate[1]))  # ties: irrelevant first
+    gains = sum(1 / math.log2(2 + i) for i, (_, wanted) in enumerate(ranked) if wanted)
+    return gains / sum(1 / math.log2(2 + i) for i in range(sum(relevant)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -134,7 +135,7 @@ def test_between_measured_shots_it_is_interpolated_in_their_logarithm() -> None:
     marks, generator = torch.tensor(VALIDATION_SHOTS), torch.Generator().manual_seed(0)
     numbers = torch.rand(3, len(marks), len(LEVELS), generator=generator) + 0.5
     slopes, shifts = torch.rand(2, len(marks), generator=generator) + 0.5
-    made_up = Calibration(marks, numbers, slopes, shifts)
+    made_up = replace(Calibration.none(VALIDATION_SHOTS), factors=numbers, slopes=slopes, shifts=shifts)
     for kind in (KindType.BINARY, KindType.RATING, KindType.REAL):
         at = torch.full((len(marks),), kind)
         torch.testing.assert_close(made_up.factor(marks, at), numbers[kind])
@@ -230,7 +231,7 @@ def test_platt_scaling_never_lowers_the_likelihood(
         (random.random(count) < 1 / (1 + np.exp(-(slope * logits.numpy() + shift)))) + 0.0
     )
     for share in (0.3, 1.0):
-        found_slope, found_shift = calibration._platt(torch.sigmoid(logits), truth, share)
+        found_slope, found_shift = calibration._platt(logits, truth, share)
         assert 0.2 <= found_slope <= 3
         assert abs(found_shift) <= 5
         assert log_likelihood(found_slope * logits + found_shift, truth) >= log_likelihood(logits, truth)
@@ -244,7 +245,7 @@ def test_platt_scaling_never_lowers_the_likelihood(
 def test_platt_scaling_of_one_class_stays_within_its_bounds(value: float, count: int) -> None:
     logits = torch.linspace(-3, 3, count, dtype=torch.float64)
     truth = torch.full((count,), value, dtype=torch.float64)
-    slope, shift = calibration._platt(torch.sigmoid(logits), truth, 1.0)
+    slope, shift = calibration._platt(logits, truth, 1.0)
     assert 0.2 <= slope <= 3
     assert abs(shift) <= 5
     assert (shift > 0) == (value == 1)
@@ -256,6 +257,43 @@ def test_overconfident_predictions_are_not_shifted() -> None:
     random = np.random.default_rng(0)
     logits = torch.from_numpy(3 * random.normal(size=4000))
     truth = torch.from_numpy((random.random(4000) < torch.sigmoid(0.25 * logits).numpy()).astype(float))
-    slope, shift = calibration._platt(torch.sigmoid(logits), truth, 1.0)
+    slope, shift = calibration._platt(logits, truth, 1.0)
     assert slope == pytest.approx(0.25, abs=0.03)
     assert shift == pytest.approx(0, abs=0.1)
+
+
+def clicked(features: int, rows: int, slope: float, shift: float) -> Outcome:
+    """Predictions of clicks whose true log-odds are slope × the predicted ones + shift; zeros are sampled."""
+    random = np.random.default_rng(0)
+    chance = np.exp(random.normal(-3, 1, features * rows)).clip(1e-3, 0.8)
+    odds = slope * np.log(chance / (1 - chance)) + shift
+    truth = random.random(len(chance)) < 1 / (1 + np.exp(-odds))
+    kept = truth | (random.random(len(truth)) < 0.25)  # a fourth of the zeros, which count four times
+    probability, clicks = torch.from_numpy(chance[kept]), torch.from_numpy(truth[kept])
+    nothing = torch.zeros_like(probability)
+    kinds = torch.full(probability.shape, KindType.CLICK)
+    likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
+    output = probability / (1 + probability)  # the output whose ``click_probability`` this is
+    predictive = Predictive(output, nothing, nothing + 0.1, kinds, likelihood)
+    feature = torch.arange(features).repeat_interleave(rows)[torch.from_numpy(kept)]
+    return Outcome(
+        predictive, clicks.double(), feature, torch.zeros_like(clicks), torch.where(clicks, 1.0, 4.0)
+    )
+
+
+@pytest.mark.parametrize(("slope", "shift"), [(1.0, 0.0), (1.4, 0.5), (0.7, -1.0)])
+def test_probabilities_of_clicks_are_put_right(slope: float, shift: float) -> None:
+    outcome = clicked(60, 400, slope, shift)
+    found = Calibration.fit({0: outcome}, (0, 4), by_level=True)
+    chance = found.click_probability(outcome.predictive.mean, torch.zeros(len(outcome.truth)))
+    raw = outcome.predictive.mean
+    order = torch.argsort(raw)
+    assert bool((chance[order].diff() >= 0).all())  # the ranking stays
+    for low, high in ((0.0, 0.03), (0.03, 0.1), (0.1, 0.3)):  # what is said comes true as often
+        inside = (chance > low) & (chance <= high)
+        counts = outcome.weights[inside].double()
+        often, said = (
+            float((part[inside].double() * counts).sum() / counts.sum()) for part in (outcome.truth, chance)
+        )
+        assert often == pytest.approx(said, rel=0.25)
+    assert bool((found.slopes == 1).all() and (found.factors == 1).all())

@@ -16,24 +16,27 @@ from sklearn.isotonic import IsotonicRegression
 from tests.limits import Limits, watch
 from tests.model.conftest import ratings_table
 from tests.oracles.judge import is_better
+from tests.oracles.rankings import weighted_ndcg as slow_ndcg
 
 from headstart.adapters.base import adapter_config
 from headstart.adapters.chn_bayes import CHNBayes
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive
 from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, RowStates, interpolate_shots
-from headstart.datasets import synthetic_diagnoses, synthetic_mixed
+from headstart.datasets import synthetic_clicks, synthetic_diagnoses, synthetic_mixed
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
 from headstart.training.calibration import Outcome
 from headstart.training.comparison import (
     CandidateOutcomes,
+    add_zeros,
     beats,
     blend_outcomes,
     concatenate_outcomes,
     isotonic_decreasing,
     predict_held_out,
+    weighted_ndcg,
 )
 from headstart.training.episodes import cross_fitted_tasks
 from headstart.training.judge import Judge, draw_folds, fit_local_strengths, train_best
@@ -384,3 +387,51 @@ def test_a_term_of_the_local_part_that_does_not_help_is_left_out() -> None:
     ]
     assert all(fits is not None and fits[0].similar[0] > 0.5 for fits in by_seed)
     assert sum(fits is not None and fits[0].chosen[0] > 0 for fits in by_seed) <= 3
+
+
+# -- clicks ---------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.booleans(), st.integers(1, 4)), min_size=1)
+)
+def test_the_ranking_of_sampled_zeros_is_that_of_all(cells: list[tuple[int, int, bool, int]]) -> None:
+    cells = [*cells, *((number, 3, True, 1) for number in range(3))]
+    lists, scores, relevant, weights = (torch.tensor(part) for part in zip(*cells, strict=True))
+    found = weighted_ndcg(scores.float(), relevant.float(), weights.float(), lists)
+    for number in range(3):
+        of = [(score, wanted, weight) for line, score, wanted, weight in cells if line == number]
+        assert float(found[number]) == pytest.approx(slow_ndcg(*map(list, zip(*of, strict=True))))
+
+
+def test_the_targets_of_clicks_are_all_rows() -> None:
+    table = synthetic_clicks(60, 20, density=0.3)
+    batch = feature_batch(table)
+    cells = batch.cells
+    first = torch.arange(len(cells.index)) - cells.indptr[cells.lines] < 2
+    context = batch.observing(cells.keep(first))
+    targets = add_zeros(cells.keep(~first), context, seed=0, rows=100)
+    for line in range(len(batch)):
+        of = targets.lines == line
+        rows, clicks = targets.index[of], targets.values[of] == 1
+        seen = set(context.cells.index[context.cells.lines == line].tolist())
+        clicked = set(cells.index[cells.lines == line].tolist())
+        assert set(rows[clicks].tolist()) == clicked - seen
+        assert (
+            set(rows[~clicks].tolist()) == set(range(len(table.rows))) - clicked
+        )  # few rows: none is left out
+        assert float(targets.weights[of][~clicks].sum()) == pytest.approx(100 - len(clicked))
+
+
+def test_clicks_are_judged_by_their_ranking() -> None:
+    table = synthetic_clicks(120, 60, density=0.2)
+    features = np.arange(60)
+    trained, _, judgement = train_best(
+        table, features, Recipe(), reporter=Reporter(quiet=True), checkpoint=nowhere
+    )
+    assert judgement.features > 0
+    errors = judgement.candidates[judgement.chosen].error
+    assert all(0 < error < 1 for error in errors)
+    chance = np.mean([1 / np.log2(2 + rank) for rank in range(120)]) * 24  # 24 clicks in a random order
+    assert errors[0] < 1 - chance / sum(1 / np.log2(2 + rank) for rank in range(24))
+    assert bool((trained.adapters["adapter"].calibration.click_slopes != 1).any())

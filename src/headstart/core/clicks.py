@@ -116,3 +116,38 @@ def click_probability(output: Any) -> tuple[Any, Any]:
     inside = output.clamp(0, highest) if isinstance(output, Tensor) else np.clip(output, 0, highest)
     slope = ZERO_WEIGHT / (1 - inside) ** 2
     return ZERO_WEIGHT * inside / (1 - inside) + slope * (output - inside), slope
+
+
+_MOST_CHANCE = 0.9  # above, log-odds continue as a straight line
+
+_LEAST_RATIO = -30.0  # of a probability to the least one; below, the logarithm of softplus is linear
+
+LEAST_CHANCE = 1e-4  # of a click, by default: see ``click_log_odds``
+
+
+def click_log_odds(probability: Any, least: Any) -> tuple[Any, Any]:
+    """Return the log-odds of ``click_probability`` and their slope: strictly increasing in any number.
+
+    Far below ``least`` an output says nothing but that the probability is small. So a probability p is
+    replaced by least·log(1 + exp(p / least)), which is p above and positive everywhere.
+
+    >>> click_log_odds(torch.tensor([0.5, 1.0]), LEAST_CHANCE)[0]
+    tensor([0.0000, 3.3083])
+    """
+    if isinstance(probability, Tensor):
+        inside = probability.clamp(max=_MOST_CHANCE)
+        ratio = inside / least
+        bounded = ratio.clamp(min=_LEAST_RATIO)
+        softplus, sigmoid = torch.nn.functional.softplus(bounded), torch.sigmoid(bounded)
+        positive = least * softplus
+        log_odds = torch.log(positive / (1 - positive))
+    else:
+        inside = np.minimum(probability, _MOST_CHANCE)
+        ratio = inside / least
+        bounded = np.maximum(ratio, _LEAST_RATIO)
+        softplus, sigmoid = np.logaddexp(bounded, 0.0), np.exp(-np.logaddexp(-bounded, 0.0))
+        positive = least * softplus
+        log_odds = np.log(positive / (1 - positive))
+    slope = sigmoid / (positive * (1 - positive))
+    log_odds = log_odds + (ratio - bounded)  # far below they are linear
+    return log_odds + slope * (probability - inside), slope

@@ -108,12 +108,14 @@ def _errors(model: ModelState, info: ModelInfo) -> dict[str, str]:
     if not info.errors:
         return {"root mean squared error": "not known: no feature was held out"}
     unit = "in the data's own units" if len(model.kinds) == 1 else "on the models' scale"
+    clicks = all(kind.type == KindType.CLICK for kind in model.kinds)
+    measure = info.unit if clicks else f"root mean squared error {unit}"
     errors = {
         f"{item.shots} observation{'s' * (item.shots != 1)}": f"{item.error:.3g}"
         + (f" ± {item.standard_error:.1g}" if item.standard_error > 0 else "")
         for item in info.errors
     }
-    return {"measure": f"root mean squared error {unit}, ± its standard error", **errors}
+    return {"measure": f"{measure}, ± its standard error", **errors}
 
 
 _SHOTS = (0, 4, 32)  # numbers of observations at which the calibration is described
@@ -127,6 +129,9 @@ def _calibration(model: ModelState) -> dict[str, str]:
         if kind == KindType.BINARY:
             texts = [f"{float(calibration.slopes[at[shots]]):.2f} ({shots})" for shots in _SHOTS]
             facts["log-odds multiplied by (observations)"] = ", ".join(texts)
+        elif kind == KindType.CLICK:
+            texts = [f"{float(calibration.click_slopes[at[shots]]):.2f} ({shots})" for shots in _SHOTS]
+            facts["log-odds of clicks multiplied by (observations)"] = ", ".join(texts)
         elif kind < len(calibration.factors):
             factors = calibration.factors[kind, :, USUAL_LEVEL]
             texts = [f"{float(factors[at[shots]]):.2f} ({shots})" for shots in _SHOTS]

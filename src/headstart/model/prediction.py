@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.core.clicks import click_log_odds, is_click
 from headstart.core.devices import move
 from headstart.core.predictive import predict_cell, predict_cells, predict_grid
 from headstart.core.types import OneHead, RowStates
@@ -75,6 +76,13 @@ def _calibrate_probability(probability: Any, slope: Any, shift: Any) -> tuple[An
     logit = np.log(probability / (1 - probability)) * slope + shift
     mean = 1 / (1 + np.exp(-logit))
     return mean, np.sqrt(mean * (1 - mean))
+
+
+def _calibrate_clicks(probability: Any, std: Any, slope: Any, shift: Any, least: Any) -> tuple[Any, Any]:
+    """Return the calibrated probability of a click, and the standard deviation of this probability."""
+    log_odds, steepness = click_log_odds(_rounded(probability), least)
+    mean = np.exp(-np.logaddexp(0.0, -(log_odds * slope + shift)))
+    return mean, _rounded(std) * slope * steepness * mean * (1 - mean)
 
 
 def _interval_ends(mean: Any, half_width: Any, kind: Any) -> tuple[Any, Any]:
@@ -136,8 +144,9 @@ class Units:
 
     kinds: Kinds
     factors: Numbers  # (features, levels): calibration factors of the widths of intervals
-    slopes: Numbers  # (features,): of the calibration of logits
-    shifts: Numbers  # (features,): of the calibration of logits
+    slopes: Numbers  # (features,): of the calibration of the logits of a binary value or a click
+    shifts: Numbers  # (features,): of the calibration of these logits
+    least: Numbers  # (features,): probabilities of clicks, see ``click_log_odds``
 
     @classmethod
     def of(cls, model: ModelState, features: FeatureListing) -> Units:
@@ -145,7 +154,10 @@ class Units:
         calibration, kinds = model.calibration, features.kinds
         table, shots = calibration.table, calibration.at(features.shots)
         factors = table.factors[model.modelled_types(kinds.types), shots]
-        return cls(kinds, factors, table.slopes[shots], table.shifts[shots])
+        clicks = is_click(kinds.types)
+        slopes = np.where(clicks, table.click_slopes[shots], table.slopes[shots])
+        shifts = np.where(clicks, table.click_shifts[shots], table.shifts[shots])
+        return cls(kinds, factors, slopes, shifts, table.click_least[shots])
 
     @property
     def interval_factors(self) -> Numbers:
@@ -162,6 +174,16 @@ class Units:
             features = which[binary]
             means[..., binary], stds[..., binary] = _calibrate_probability(
                 scaled_mean[..., binary], self.slopes[features], self.shifts[features]
+            )
+        clicks = is_click(self.kinds.types[which])
+        if clicks.any():
+            features = which[clicks]
+            means[..., clicks], stds[..., clicks] = _calibrate_clicks(
+                scaled_mean[..., clicks],
+                scaled_std[..., clicks],
+                self.slopes[features],
+                self.shifts[features],
+                self.least[features],
             )
         return means, stds
 
@@ -735,7 +757,11 @@ def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> Ce
         mean, std = _calibrate_probability(mean, table.slopes[shots], table.shifts[shots])
         low, high = _binary_ends(mean, level)
     else:
-        mean, std = _to_units(mean, std, factors[USUAL_LEVEL], feature.kind)
+        if is_click(kind):
+            terms = table.click_slopes, table.click_shifts, table.click_least
+            mean, std = _calibrate_clicks(mean, std, *(term[shots] for term in terms))
+        else:
+            mean, std = _to_units(mean, std, factors[USUAL_LEVEL], feature.kind)
         width = float(np.interp(level, LEVELS, factors)) / factors[USUAL_LEVEL]
         low, high = _interval_ends(mean, _cached_half_width(level) * std * width, feature.kind)
         margin = feature.kind.margin

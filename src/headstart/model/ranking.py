@@ -150,6 +150,11 @@ def scores(
         probabilities = model.calibration.probability(scored[:, binary].clamp(0, 1), shots)
         scored = scored.clone()
         scored[:, binary] = probabilities.to(dtype)
+    if KindType.CLICK in candidates.all_types:
+        clicks = candidates.types == KindType.CLICK
+        probabilities = model.calibration.click_probability(scored[:, clicks], candidates.shots[clicks])
+        scored = scored.clone()
+        scored[:, clicks] = probabilities.to(dtype)
     return scored
 
 
@@ -173,7 +178,8 @@ def _relevance(model: ModelState, candidates: Candidates, states: RowStates, dty
     above = torch.special.ndtr((predictive.mean - RELEVANT_RATING) / (factor * predictive.std))
     probability = model.calibration.probability(predictive.mean.clamp(0, 1), candidates.shots).to(dtype)
     liked = torch.where(candidates.types == KindType.BINARY, probability, above)
-    liked = torch.where(candidates.types == KindType.CLICK, predictive.mean, liked)
+    click = model.calibration.click_probability(predictive.mean, candidates.shots).to(dtype)
+    liked = torch.where(candidates.types == KindType.CLICK, click, liked)
     return liked * ((candidates.shots + 1) / (len(model.rows) + 1)).to(dtype)
 
 

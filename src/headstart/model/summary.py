@@ -143,6 +143,8 @@ def _error_unit(model: ModelState) -> str:
             "root mean square on the models' scale: ratings from 0 to 1, reals in their standard deviations"
         )
     kind = model.kinds[0]
+    if kind.type == KindType.CLICK:
+        return "1 - NDCG of the ranking of all rows for a new feature, from 0 (all clicks first) to 1"
     if kind.type == KindType.BINARY:
         return "root mean square of probabilities, from 0 to 1"
     if not kind.margin.identity:
@@ -157,6 +159,9 @@ def _expected_errors(model: ModelState, judgement: Judgement) -> list[ExpectedEr
     verdict = judgement.candidates[judgement.chosen]
     span = model.kinds[0].span if len(model.kinds) == 1 else 1.0
     errors = []
+    if all(kind.type == KindType.CLICK for kind in model.kinds):  # errors of rankings have no root
+        numbers = zip(judgement.shots, verdict.error, verdict.standard_error, strict=True)
+        return [ExpectedError(*parts) for parts in numbers]
     for shots, squared, deviation in zip(judgement.shots, verdict.error, verdict.standard_error, strict=True):
         root = max(squared, 1e-12) ** 0.5
         errors.append(ExpectedError(shots, span * root, span * deviation / (2 * root)))  # by the delta method

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.core.clicks import LEAST_CHANCE, click_log_odds, is_click
 from headstart.core.predictive import Predictive
 from headstart.core.types import interpolate_shots
 from headstart.table.kinds import VALUE_TYPES, KindType
@@ -30,6 +31,8 @@ _QUANTILES = [
     1.959963984540054,
     2.5758293035489004,
 ]
+
+_LEAST_SHARES = (1.0, 0.1, 0.01)  # of the mean probability of a click
 
 _LARGEST_SHIFT = 5.0
 _PLATT_BOUNDS = torch.tensor([[0.2, -_LARGEST_SHIFT], [3.0, _LARGEST_SHIFT]], dtype=torch.float64)
@@ -66,6 +69,9 @@ class CalibrationTable(NamedTuple):
     factors: NDArray[np.float64]  # (kinds, shots, levels)
     slopes: NDArray[np.float64]  # (shots,)
     shifts: NDArray[np.float64]  # (shots,)
+    click_slopes: NDArray[np.float64]  # (shots,)
+    click_shifts: NDArray[np.float64]  # (shots,)
+    click_least: NDArray[np.float64]  # (shots,)
 
 
 @dataclass(frozen=True)
@@ -73,15 +79,18 @@ class Calibration:
     """Corrections of predictions by kind and shots, estimated at a few numbers of shots (``marks``).
 
     The standard deviation of a rating or real is multiplied by a factor for each of the ``LEVELS``, such that
-    the interval contains this fraction of held-out values. The logit of a binary prediction is multiplied by
-    a slope and shifted (Platt scaling). Corrections are interpolated linearly in log(1 + shots) between
-    marks, and constant beyond the last one.
+    the interval contains this fraction of held-out values. The logit of a binary prediction, or of the
+    probability of a click, is multiplied by a slope and shifted (Platt scaling). Corrections are interpolated
+    linearly in log(1 + shots) between marks, and constant beyond the last one.
     """
 
     marks: Tensor  # (marks,): numbers of shots, ascending
     factors: Tensor  # (kinds, marks, levels)
     slopes: Tensor  # (marks,)
     shifts: Tensor  # (marks,)
+    click_slopes: Tensor  # (marks,)
+    click_shifts: Tensor  # (marks,)
+    click_least: Tensor  # (marks,): see ``click_log_odds``
 
     @classmethod
     @torch.no_grad()
@@ -120,20 +129,30 @@ class Calibration:
             if bool(outcome.binary.any()):
                 probability, truth = outcome.predictive.mean[outcome.binary], outcome.truth[outcome.binary]
                 weights = None if outcome.weights is None else outcome.weights[outcome.binary]
-                slope, shift = _platt(probability, truth, share, weights)
+                slope, shift = _platt(torch.logit(probability, eps=1e-4), truth, share, weights)
                 calibration.slopes[column:], calibration.shifts[column:] = slope, shift
+            clicks = is_click(kinds)
+            if bool(clicks.any()):
+                weights = None if outcome.weights is None else outcome.weights[clicks]
+                slope, shift, least = _click_terms(
+                    outcome.predictive.mean[clicks], outcome.truth[clicks], share, weights
+                )
+                calibration.click_least[column:] = least
+                calibration.click_slopes[column:], calibration.click_shifts[column:] = slope, shift
         return calibration
 
     @classmethod
     def none(cls, marks: tuple[int, ...]) -> Calibration:
         """Return a calibration that changes nothing."""
         factors = torch.ones(VALUE_TYPES, len(marks), len(LEVELS))
-        return cls(torch.tensor(marks), factors, torch.ones(len(marks)), torch.zeros(len(marks)))
+        ones, zeros = torch.ones(len(marks)), torch.zeros(len(marks))
+        least = torch.full((len(marks),), LEAST_CHANCE)
+        return cls(torch.tensor(marks), factors, ones, zeros, ones.clone(), zeros.clone(), least)
 
     def factor(self, shots: Tensor, kinds: Tensor) -> Tensor:
         """Return the factors for features with ``shots`` and ``kinds`` (features,): (features, levels).
 
-        They are 1 for clicks, whose errors are not known.
+        They are 1 for clicks, whose probabilities are corrected instead.
         """
         left, right, share = interpolate_shots(self.marks, shots)
         rows = kinds.clamp(max=VALUE_TYPES - 1)
@@ -146,7 +165,8 @@ class Calibration:
         shots = torch.arange(int(self.marks[-1]) + 1)
         kinds = torch.arange(len(KindType))
         factors = torch.stack([self.factor(shots, kind.expand(len(shots))) for kind in kinds])
-        return CalibrationTable(*(part.double().numpy() for part in (factors, *self.logit_terms(shots))))
+        terms = (*self.logit_terms(shots), *self.click_terms(shots))
+        return CalibrationTable(*(part.double().numpy() for part in (factors, *terms)))
 
     def at(self, shots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions of numbers of ``shots`` in ``table``, of the same shape."""
@@ -162,11 +182,23 @@ class Calibration:
         slope, shift = self.logit_terms(shots)
         return torch.sigmoid(torch.logit(probability, eps=1e-4) * slope + shift)
 
+    def click_probability(self, probability: Tensor, shots: Tensor) -> Tensor:
+        """Correct the ``probability`` (…, features) of clicks on features with ``shots`` (features,)."""
+        slope, shift, least = self.click_terms(shots)
+        return torch.sigmoid(click_log_odds(probability, least)[0] * slope + shift)
+
     def logit_terms(self, shots: Tensor) -> tuple[Tensor, Tensor]:
         """Return slope and shift of the logits of binary features with ``shots``: two of (features,)."""
         left, right, share = interpolate_shots(self.marks, shots)
         slope, shift = (torch.lerp(part[left], part[right], share) for part in (self.slopes, self.shifts))
         return slope, shift
+
+    def click_terms(self, shots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return slope, shift and least probability of clicks on features with ``shots``: (features,)."""
+        left, right, share = interpolate_shots(self.marks, shots)
+        parts = (self.click_slopes, self.click_shifts, self.click_least)
+        slope, shift, least = (torch.lerp(part[left], part[right], share) for part in parts)
+        return slope, shift, least
 
 
 def _interval_factors(ratios: Tensor, share: float, weights: Tensor | None = None) -> Tensor:
@@ -193,9 +225,26 @@ def _weighted_mean(numbers: Tensor, weights: Tensor | None) -> Tensor:
     return numbers.mean() if weights is None else (numbers * weights).sum() / weights.sum()
 
 
-def _platt(
-    probability: Tensor, truth: Tensor, share: float, weights: Tensor | None = None
-) -> tuple[float, float]:
+def _click_terms(
+    probability: Tensor, truth: Tensor, share: float, weights: Tensor | None
+) -> tuple[float, float, float]:
+    """Return slope, shift and least probability of the log-odds of clicks that maximise the likelihood.
+
+    The least probability is one of ``_LEAST_SHARES`` of the mean.
+    """
+    mean, found = float(_weighted_mean(truth.double(), weights)), []
+    counts = torch.ones_like(truth) if weights is None else weights
+    for part in _LEAST_SHARES:
+        least = max(part * mean, LEAST_CHANCE)
+        log_odds = click_log_odds(probability.double(), least)[0]
+        slope, shift = _platt(log_odds, truth, share, weights)
+        outputs = slope * log_odds + shift
+        losses = counts.double() * (torch.nn.functional.softplus(outputs) - truth.double() * outputs)
+        found.append((float(losses.sum()), slope, shift, least))
+    return min(found)[1:]
+
+
+def _platt(logits: Tensor, truth: Tensor, share: float, weights: Tensor | None = None) -> tuple[float, float]:
     """Return slope and shift of the logits that maximise the likelihood (Platt scaling).
 
     The prior N((1, 0), I) shrinks the estimate from few values to no change. The penalised likelihood is
@@ -203,8 +252,7 @@ def _platt(
     correction is applied, or none if it does not increase the likelihood of the values, which count by
     ``weights`` (n,).
     """
-    logits = torch.logit(probability.double(), eps=1e-4)
-    inputs = torch.stack([logits, torch.ones_like(logits)], dim=1)  # (n, 2)
+    inputs = torch.stack([logits.double(), torch.ones_like(logits.double())], dim=1)  # (n, 2)
     truth = truth.double()
     counts = torch.ones_like(truth) if weights is None else weights.double()
     no_change = torch.tensor([1.0, 0.0], dtype=torch.float64)

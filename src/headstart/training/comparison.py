@@ -13,11 +13,13 @@ from torch import Tensor
 
 from headstart.adapters.base import Adapter
 from headstart.config import Config
+from headstart.core.clicks import is_click
 from headstart.core.devices import CPU, compute_on, move
 from headstart.core.likelihood import Likelihood
 from headstart.core.neighbours import Neighbours
 from headstart.core.predictive import Predictive, predict_cells
-from headstart.core.types import VALIDATION_SHOTS
+from headstart.core.types import VALIDATION_SHOTS, FeatureBatch
+from headstart.table.cells import Cells, offsets
 from headstart.table.kinds import KindType
 from headstart.training.calibration import Outcome
 from headstart.training.episodes import Tasks
@@ -25,11 +27,19 @@ from headstart.training.meta_training import validation_episodes
 
 SHRINKAGE_FEATURES = 10  # number of features at which an estimated share or strength is shrunk by half
 
+_ZEROS = 2**17  # cells without a click that are predicted, of all features together
+
+_MIN_ZERO_ROWS = 200  # rows without a click that are ranked among the clicks of a feature
+
 
 class Verdict(Config):
-    """Errors of one candidate, by shots."""
+    """Errors of one candidate, by shots.
 
-    error: tuple[float, ...]  # mean squared error of observations, on the models' scale
+    They are mean squared errors of observations, on the models' scale, and for clicks 1 - NDCG of the ranking
+    of all rows.
+    """
+
+    error: tuple[float, ...]
     standard_error: tuple[float, ...]  # over features
 
 
@@ -38,16 +48,23 @@ class FeatureErrors:
     """Errors of features at one number of shots."""
 
     features: Tensor  # (features,)
-    squared: Tensor  # (features,): sums of squared errors
-    counts: Tensor  # (features,): of observations, or the sums of their weights
+    squared: Tensor  # (features,): sums of squared errors; for clicks 1 - NDCG
+    counts: Tensor  # (features,): of observations, or the sums of their weights; for clicks 1
 
     @classmethod
     def of(cls, outcome: Outcome) -> FeatureErrors:
-        """Sum the squared errors of each feature."""
+        """Sum the squared errors of each feature, or compute the error of its ranking of rows."""
         squared = outcome.weighted((outcome.predictive.mean - outcome.truth) ** 2)
         features, owner = torch.unique(outcome.feature, return_inverse=True)
         counts = torch.bincount(owner, weights=None if outcome.weights is None else outcome.weights.double())
-        return cls(features, torch.bincount(owner, weights=squared.double()), counts)
+        sums = torch.bincount(owner, weights=squared.double())
+        clicks = is_click(outcome.predictive.kinds)
+        if bool(clicks.any()):
+            ranked = torch.zeros_like(features, dtype=torch.bool).index_fill_(0, owner[clicks], True)
+            weights = outcome.weighted(torch.ones_like(outcome.truth))
+            ndcg = weighted_ndcg(outcome.predictive.mean, outcome.truth, weights, owner)
+            sums, counts = torch.where(ranked, 1 - ndcg, sums), torch.where(ranked, 1, counts)
+        return cls(features, sums, counts)
 
     @property
     def mean(self) -> float:
@@ -91,15 +108,17 @@ def predict_held_out(
     seed: int,
     all_binary: bool = False,
     neighbours: Neighbours | None = None,
+    rows: int | None = None,
 ) -> dict[int, Outcome]:
     """Predict the targets of held-out features at several numbers of shots.
 
     Return outcomes by shots in main memory, with features identified by their position in ``tasks``.
     ``all_binary`` marks all values as binary even if the model treats them as numbers. With ``neighbours``,
-    the features of the rows' table, outcomes have the local parts of the predictions.
+    the features of the rows' table, outcomes have the local parts of the predictions. The targets of click
+    features are all ``rows`` of the table, by default those of the tasks (``add_zeros``).
     """
     with compute_on(tasks.batch.kinds.device):
-        outcomes = _outcomes(adapter, likelihood, tasks, seed, all_binary, neighbours)
+        outcomes = _outcomes(adapter, likelihood, tasks, seed, all_binary, neighbours, rows)
     return {shots: move(outcome, CPU) for shots, outcome in outcomes.items()}
 
 
@@ -110,6 +129,7 @@ def _outcomes(
     seed: int,
     all_binary: bool,
     neighbours: Neighbours | None,
+    rows: int | None,
 ) -> dict[int, Outcome]:
     """Predict the targets on the device of ``tasks``: outcomes by shots."""
     episodes = validation_episodes(tasks, VALIDATION_SHOTS[-1], seed)
@@ -121,7 +141,8 @@ def _outcomes(
             if len(features) == 0:
                 continue
             episode = next(episode for episode in fold_episodes if episode.states is tasks.states[fold])
-            heads, targets = adapter.adapt(episode.context, refined), episode.targets
+            heads = adapter.adapt(episode.context, refined)
+            targets = add_zeros(episode.targets, episode.context, seed, rows)
             predictive = predict_cells(heads, refined, targets, episode.context.kinds, likelihood)
             binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
             feature, local = features[targets.lines], None
@@ -132,6 +153,72 @@ def _outcomes(
                 local = neighbours.shifts_at_strength_one(episode.context, residuals, targets)
             parts[shots].append(Outcome(predictive, targets.values, feature, binary, targets.weights, local))
     return {shots: concatenate_outcomes(outcomes) for shots, outcomes in parts.items()}
+
+
+def add_zeros(targets: Cells, context: FeatureBatch, seed: int, rows: int | None = None) -> Cells:
+    """Add cells without a click to the targets of click features, with the value 0; clicks have the value 1.
+
+    They are those of the same random rows for all features. The weights of the zeros of a feature add up to
+    the number of its rows without a click, of all ``rows`` of the table, by default the width of ``targets``.
+    """
+    kinds, cells = context.kinds, context.cells
+    lines = torch.nonzero(is_click(kinds))[:, 0]
+    if len(lines) == 0:
+        return targets
+    width = targets.width
+    most = max(_MIN_ZERO_ROWS, _ZEROS // len(lines))
+    sample = torch.randperm(width, generator=torch.Generator().manual_seed(seed))[:most].to(lines)
+    keys = (lines[:, None] * width + sample).ravel()
+    observed = torch.cat([part.lines * width + part.index for part in (targets, cells)])
+    keys = keys[~torch.isin(keys, observed)]
+    zero_lines = keys // width
+    sampled = torch.bincount(zero_lines, minlength=len(kinds))
+    without = (width if rows is None else rows) - targets.counts - cells.counts
+    weights = targets.values.new_ones(len(targets.index)) if targets.weights is None else targets.weights
+    values = torch.where(is_click(kinds)[targets.lines], 1.0, targets.values)
+    zero_weights = (without / sampled.clamp(min=1)).to(weights)[zero_lines]
+    return Cells.from_pairs(
+        torch.cat([targets.lines, zero_lines]),
+        torch.cat([targets.index, (keys % width).to(targets.index)]),
+        torch.cat([values, torch.zeros_like(zero_weights)]),
+        len(targets),
+        width,
+        torch.cat([weights, zero_weights]),
+    )
+
+
+def weighted_ndcg(scores: Tensor, truth: Tensor, weights: Tensor, lists: Tensor) -> Tensor:
+    """Return the normalised discounted cumulative gain of each list, over its whole length: (lists,).
+
+    Parameters
+    ----------
+    scores, truth : Tensor of shape (n,)
+        The scores of candidates, and whether they are relevant: 1 or 0.
+    weights : Tensor of shape (n,)
+        The number of candidates that each one with the value 0 stands for.
+    lists : Tensor of shape (n,)
+        The list of each candidate, from 0 up.
+
+    Examples
+    --------
+    >>> weighted_ndcg(torch.tensor([3.0, 2.0]), torch.tensor([0.0, 1.0]), torch.tensor([2.0, 1.0]),
+    ...               torch.tensor([0, 0]))  # the second candidate has the rank 3: 1 / log2(1 + 3)
+    tensor([0.5000], dtype=torch.float64)
+    """
+    count = int(lists.max()) + 1
+    order = torch.argsort(truth, stable=True)  # of equal scores, those of zeros come first
+    order = order[torch.argsort(scores[order], stable=True, descending=True)]
+    order = order[torch.argsort(lists[order], stable=True)]
+    lists, relevant = lists[order], truth[order] > 0.5
+    lengths = torch.where(relevant, 1.0, weights[order].double())
+    starts = offsets(torch.bincount(lists, lengths, count))
+    ranks = lengths.cumsum(0) - starts[lists]
+    places = relevant.cumsum(0) - offsets(torch.bincount(lists[relevant], minlength=count))[lists]
+    gains, best = (
+        torch.where(relevant, 1 / torch.log2(1 + part.clamp(min=1)), 0.0) for part in (ranks, places)
+    )
+    sums, ideal = (torch.bincount(lists, part.double(), count) for part in (gains, best))
+    return sums / ideal.clamp(min=1e-12)
 
 
 def concatenate_outcomes(parts: list[Outcome]) -> Outcome:

@@ -136,10 +136,9 @@ def train_best(
     """
     require_networks(table, [adapter_config(CLOSED_FORM)])
     judge = Judge(table, features, reporter, checkpoint, device)
-    many = len(features) >= MIN_FEATURES_TO_META_TRAIN
+    many = len(features) >= MIN_FEATURES_TO_META_TRAIN and not judge.has_clicks
     large = global_count(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
     judge_in_training = many and large and not bool((table.kinds.types[features] == KindType.REAL).any())
-    judge_in_training &= not judge.has_clicks
     choice = None
     if not judge_in_training or judge.all_binary:  # a link must be chosen before the final training
         choice = judge.choose(recipe, networks=many and not judge_in_training)
@@ -215,7 +214,7 @@ class Judge:
         self.groups = table.groups
         self.folds = draw_folds(features, 0, self.groups[features])
         self.all_binary = is_all_binary(table)
-        # The errors of clicks alone compare nothing, and only the closed form reads zeros.
+        # Only the closed form reads zeros.
         self.has_clicks = bool((table.kinds.types[features] == KindType.CLICK).any())
 
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
@@ -224,7 +223,7 @@ class Judge:
         The chosen candidate gets a local part if this makes it better by ``_LOCAL_MARGIN`` standard errors.
         """
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
-        if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE or self.has_clicks:
+        if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE:
             no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
             return Choice(recipe, adapter, no_comparison)
         candidates = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
@@ -285,8 +284,10 @@ class Judge:
         with compute_on(self.device):
             tasks = disjoint_tasks(batch, trained.knowledge)
         numbers = torch.from_numpy(self.groups[held_out])  # outcomes of all folds identify features by these
-        # Several processes have the residuals of some rows each: their models have no local part.
-        neighbours = neighbours_of(trained.knowledge) if process_group().is_single else None
+        # Several processes have the residuals of some rows each: their models have no local part. Clicks have
+        # none, because the residuals of zeros are not stored.
+        local = process_group().is_single and not self.has_clicks
+        neighbours = neighbours_of(trained.knowledge) if local else None
         by_name = {}
         for name, candidate in trained.adapters.items():
             outcomes = predict_held_out(
@@ -296,6 +297,7 @@ class Judge:
                 seed=recipe.random_state,
                 all_binary=self.all_binary,
                 neighbours=neighbours,
+                rows=global_count(len(trained.knowledge.states)),
             )
             by_name[name] = {
                 shots: replace(outcome, feature=numbers[outcome.feature])

@@ -42,6 +42,7 @@ from headstart.core.neighbours import LocalStrengths
 from headstart.core.types import VALIDATION_SHOTS, Knowledge
 from headstart.distributed import copy_from_main_process
 from headstart.errors import InputError, UnsupportedError, option_name
+from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.cells import Cells
@@ -272,7 +273,12 @@ class AdapterTrainer:
             return TrainedAdapter(adapter, Calibration.none(VALIDATION_SHOTS), settings, candidates)
         else:
             outcomes = predict_held_out(
-                adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
+                adapter,
+                likelihood,
+                self.validation,
+                seed=seed,
+                all_binary=self.all_binary,
+                rows=global_count(len(self.knowledge.states)),
             )
         candidates[config.name] = CandidateOutcomes(outcomes)
         calibration = Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=adapter.gives_uncertainty)

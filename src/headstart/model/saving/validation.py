@@ -66,7 +66,8 @@ _FORMS: dict[str, dict[str, Form]] = {
     "knowledge/scales": {"centre": (_DOUBLE, 1), "scale": (_DOUBLE, 1)},
     "states": _STATES,
     "calibration": {"marks": (_INT, 1), "factors": (_SINGLE, 3), "slopes": (_SINGLE, 1),
-                    "shifts": (_SINGLE, 1)},
+                    "shifts": (_SINGLE, 1), "click_slopes": (_SINGLE, 1), "click_shifts": (_SINGLE, 1),
+                    "click_least": (_SINGLE, 1)},
     "backbone_grid": {"": (_SINGLE, 1)},
     "records": {"": (torch.uint8, 1)},
     "rows": {"metadata": (_SINGLE, 2), "records": (torch.uint8, 1)},
@@ -327,11 +328,11 @@ def _values_agree(kinds: Kinds, line: Tensor, rows: Tensor, values: Tensor) -> b
 def _calibrates(tensors: dict[str, Tensor]) -> bool:
     """Return whether the tensors of the calibration have valid shapes and values."""
     marks, factors = tensors["marks"], tensors["factors"]
-    sizes = {len(marks), factors.shape[1], len(tensors["slopes"]), len(tensors["shifts"])}
+    terms = ("slopes", "shifts", "click_slopes", "click_shifts", "click_least")
+    sizes = {len(marks), factors.shape[1], *(len(tensors[name]) for name in terms)}
     shapes_agree = len(sizes) == 1 and factors.shape[::2] == (VALUE_TYPES, len(LEVELS)) and len(marks) > 0
-    return (
-        shapes_agree and _ascends(marks - marks[0]) and bool((marks >= 0).all()) and bool((factors > 0).all())
-    )
+    positive = all(bool((part > 0).all()) for part in (factors, tensors["click_least"]))
+    return shapes_agree and _ascends(marks - marks[0]) and bool((marks >= 0).all()) and positive
 
 
 def _judges(judgement: Any) -> bool:
