@@ -60,6 +60,7 @@ _PLACES = {
     "journal_bytes": "model.saving.folder:_MAX_JOURNAL_BYTES",
     "journal_share": "model.saving.folder:_MAX_JOURNAL_SHARE",
     "compact_from_numbers": "model.compaction:_LEAST_NUMBERS",
+    "coded_values": "model.saving.format:_LEAST_CODED",
     "compared_bytes": "model.saving.format:_LEAST_BYTES",
     "mapped_from_bytes": "model.saving.folder:_LAZY_FROM",
     "gathered_observations_per_block": "linalg.row_sharded:_BLOCK_ITEMS",

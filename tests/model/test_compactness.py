@@ -73,6 +73,19 @@ def test_equal_tensors_are_stored_once(fresh: Fresh, tmp_path: Path, limits: Lim
     np.testing.assert_array_equal(loaded.predict().mean, model.predict().mean)
 
 
+def test_few_different_values_take_a_byte_each(tmp_path: Path, limits: Limits) -> None:
+    limits(coded_values=1)
+    model = copy(rare("bayes", compact=False))
+    model.observe_feature("f5", {"u9": 2})
+    model.save(tmp_path / "m")
+    tensors = stored(tmp_path / "m")
+    assert tensors["contexts/values"].dtype == "uint8"
+    assert tensors["contexts/levels"].tolist() == [1, 2, 3, 4, 5]
+    loaded = Headstart.load(tmp_path / "m")
+    for name in model.features:
+        assert loaded.feature(name).observations == model.feature(name).observations
+
+
 @pytest.mark.parametrize(("value", "type_"), [(0.5, "float32"), (0.1, "float64")])
 def test_contexts_take_the_shortest_type_that_is_exact(tmp_path: Path, value: float, type_: str) -> None:
     random = np.random.default_rng(0)
@@ -121,7 +134,7 @@ def test_compact_models_are_loaded_and_changed_alike(
     adapter: str, mapped: bool, tmp_path: Path, limits: Limits
 ) -> None:
     """Also after a change, after more new heads than there is room for, and after a second save."""
-    limits(mapped_from_bytes=0 if mapped else 2**40, mapped_spare_lines=4)
+    limits(mapped_from_bytes=0 if mapped else 2**40, mapped_spare_lines=4, coded_values=0)
     model = copy(rare(adapter, compact=True))
 
     def same(other: Headstart) -> None:

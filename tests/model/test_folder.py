@@ -255,6 +255,10 @@ WRONG: dict[str, tuple[Callable[[Facts, Tensors], object], str]] = {
         lambda _, tensors: tensors.update({"adapter/more": torch.zeros(1)}),
         "Unexpected key.*more",
     ),
+    "levels of no codes": (
+        lambda _, tensors: tensors.update({"contexts/levels": torch.ones(3, dtype=torch.float64)}),
+        disagree("contexts"),
+    ),
     "a copy of no tensor": (
         lambda facts, _: facts.update(copies={"adapter/more": "adapter/none"}),
         "its copies of tensors do not agree",

@@ -251,6 +251,17 @@ def _is_range(positions: Tensor, count: int) -> bool:
     return len(positions) == count and torch.equal(positions, torch.arange(count))
 
 
+def to_halves(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return lines of numbers (n, width) in half precision, and the powers of 2 that divide them: (n,).
+
+    >>> to_halves(torch.tensor([[3.0, 1.0]]))
+    (tensor([[0.7500, 0.2500]], dtype=torch.float16), tensor([4.]))
+    """
+    largest = numbers.abs().amax(1) if numbers.numel() else numbers.new_zeros(len(numbers))
+    units = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent)
+    return (numbers / units[:, None]).half(), units
+
+
 def compact(packed: Tensor, bases: Tensor, shares: Tensor, metric: Tensor, units: Tensor) -> CompactMatrices:
     """Find few vectors for each matrix by a pivoted decomposition L·D·Lᵀ.
 
@@ -301,9 +312,7 @@ def compact(packed: Tensor, bases: Tensor, shares: Tensor, metric: Tensor, units
     order = torch.argsort(owners, stable=True)
     order = order[~many[owners[order]]]
     counts = torch.bincount(owners[order], minlength=len(packed))
-    halved = packed[many]
-    exponents = torch.frexp(halved.abs().amax(1) if len(halved) else packed.new_zeros(0)).exponent
-    powers = torch.ldexp(torch.ones_like(exponents, dtype=packed.dtype), exponents)
+    halves, powers = to_halves(packed[many])
     where = torch.empty(len(packed), dtype=torch.int64)
     where[torch.cat([torch.nonzero(~many)[:, 0], torch.nonzero(many)[:, 0]])] = torch.arange(len(packed))
     return CompactMatrices(
@@ -312,7 +321,7 @@ def compact(packed: Tensor, bases: Tensor, shares: Tensor, metric: Tensor, units
         vectors[order],
         scales[order],
         offsets(counts[~many]),
-        (halved / powers[:, None]).half(),
+        halves,
         powers,
         packed[:0].clone(),
         where,

@@ -26,7 +26,7 @@ from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError, guard_methods
 from headstart.evaluate.plots import MissingMatplotlibError
 from headstart.linalg.packed import packed_size
-from headstart.model.features import FeatureListing
+from headstart.model.features import Feature, FeatureListing
 from headstart.model.levels import category_columns, columns_of, complete_categories, is_level, normalise
 from headstart.model.state import ModelState
 from headstart.table import Cells, Names
@@ -676,6 +676,22 @@ MIN_CHANCE = 1e-9  # of a level, before the probabilities are divided by their s
 USUAL_OBSERVATIONS = 10.0  # as if this number of observations had been made with the expected frequencies
 
 
+class _ObservedValues(Sequence[NDArray[np.float64]]):
+    """The values of each feature, which are read only where they are needed."""
+
+    def __init__(self, features: Sequence[Feature]) -> None:
+        self._features = features
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def __getitem__(self, position):  # type: ignore[no-untyped-def]  # int -> array
+        return self._features[position].values
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return list, (list(self),)
+
+
 def level_ratios(observed: Numbers, edges: Sequence[float]) -> Numbers:
     """Return the ratio of observed to expected frequencies of each level: (levels,).
 
@@ -864,7 +880,7 @@ def _predict_columns(
         center = normalise(list(features.names), units.kinds, center)
         binary = units.kinds.types == KindType.BINARY
         scale[:, binary] = np.sqrt(center[:, binary] * (1 - center[:, binary]))
-    observed = [feature.values for feature in features.features]
+    observed = _ObservedValues(features.features)
     return Prediction(rows, features.names, units.kinds, center, scale, units.interval_factors, observed)
 
 

@@ -15,6 +15,7 @@ from headstart.model.saving.format import (
     Groups,
     ModelFacts,
     build_row_store,
+    context_values,
     read_by_feature,
     read_clock,
     read_feature_arrivals,
@@ -163,7 +164,9 @@ def _build_feature_store(facts: ModelFacts, groups: Groups, tensors: dict[str, T
     head_tensors, contexts = groups["features"], groups["contexts"]
     metadata = head_tensors.pop("metadata").numpy()
     counts = contexts["counts"].tolist()
-    rows, values = split_array(contexts["rows"], counts), split_array(contexts["values"].double(), counts)
+    rows, values = (
+        split_array(part, counts) for part in (contexts["rows"].numpy(), context_values(contexts))
+    )
     kinds = Kinds.parse(facts.features.kinds)
     fields = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,

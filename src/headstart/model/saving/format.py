@@ -25,7 +25,7 @@ from headstart.backbones.base import BACKBONES
 from headstart.config import Config
 from headstart.core.neighbours import LocalStrengths
 from headstart.core.types import Heads, RowPriorRegression, RowStates
-from headstart.distributed import gather_texts
+from headstart.distributed import gather_texts, is_single_process
 from headstart.errors import InputError
 from headstart.linalg.compact import CompactMatrices, StoredMatrices
 from headstart.linalg.row_sharded import global_count, global_sum
@@ -144,7 +144,7 @@ def model_tensors(model: ModelState) -> dict[str, Tensor]:
         "contexts/rows": _concatenate([feature.rows for feature in features], np.int64).to(
             index_dtype(global_count(len(model.rows)))
         ),
-        "contexts/values": _narrowed(_concatenate([feature.values for feature in features], np.float64)),
+        **_value_tensors(_concatenate([feature.values for feature in features], np.float64)),
         "contexts/arrivals": _concatenate(
             [feature.arrivals for feature in features if feature.arrivals is not None], np.int64
         ),
@@ -196,6 +196,31 @@ def _narrowed(values: Tensor) -> Tensor:
     return values if int(global_sum(inexact)) else single
 
 
+_LEAST_CODED = 2**16  # values that are coded
+
+_SAMPLED = 2**16  # values in which all levels must occur
+
+_MOST_LEVELS = 256  # different values with codes of one byte
+
+
+def _value_tensors(values: Tensor) -> dict[str, Tensor]:
+    """Return the values of contexts (n,): positions in a list of all levels if these are few."""
+    if len(values) >= max(1, _LEAST_CODED) and is_single_process():
+        levels = torch.unique(values[:_SAMPLED])
+        codes = torch.searchsorted(levels, values).clamp(max=len(levels) - 1)
+        if len(levels) <= _MOST_LEVELS and torch.equal(levels[codes], values):
+            return {"contexts/values": codes.to(torch.uint8), "contexts/levels": levels}
+    return {"contexts/values": _narrowed(values)}
+
+
+def context_values(contexts: Mapping[str, Tensor], part: slice = slice(None)) -> NDArray[np.float64]:
+    """Return some values of contexts from the tensors that store them: (n,)."""
+    values = contexts["values"].numpy()[part]
+    if "levels" in contexts:
+        return contexts["levels"].numpy()[values]  # type: ignore[no-any-return]
+    return values.astype(np.float64, copy=False)
+
+
 _LEAST_BYTES = 2**16  # of a tensor that is compared with others
 
 _NEVER_COPIES = ("features/", "covariances/", "states/")  # these tensors are mapped with room after them
@@ -208,16 +233,21 @@ def find_copies(tensors: Mapping[str, Tensor]) -> dict[str, str]:
         tensor = tensors[name]
         if tensor.numel() * tensor.element_size() >= _LEAST_BYTES:
             alike.setdefault((tensor.dtype, tuple(tensor.shape)), []).append(name)
-    copies, originals = {}, dict[bytes, str]()
+    copies: dict[str, str] = {}
     for names in alike.values():
-        for name in names if len(names) > 1 else ():
-            content = np.ascontiguousarray(tensors[name].detach().numpy())
-            original = originals.setdefault(hashlib.sha256(content.data).digest(), name)
-            if original != name and not name.startswith(_NEVER_COPIES):
-                copies[name] = original
+        for position, name in enumerate(names):
+            equal = (other for other in names[:position] if _same_bits(tensors[name], tensors[other]))
+            original = None if name.startswith(_NEVER_COPIES) else next(equal, None)
+            if original is not None:
+                copies[name] = copies.get(original, original)
     # Rows can be divided among processes: all of them must have the same copies.
     agreed = set.intersection(*(set(lines) for lines in gather_texts([*map(" ".join, copies.items())])))
     return {name: original for name, original in copies.items() if f"{name} {original}" in agreed}
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    one, other = (part.detach().reshape(-1).view(torch.uint8) for part in (one, other))
+    return torch.equal(one, other)
 
 
 def with_copies(tensors: dict[str, Tensor], copies: Mapping[str, str]) -> dict[str, Tensor]:
@@ -308,12 +338,12 @@ def read_by_feature(groups: Groups, group: str, counts: list[int]) -> list[NDArr
     tensors = groups.get(group)
     if tensors is None:
         return [None] * len(counts)
-    return split_array(tensors["contexts"], counts)
+    return split_array(tensors["contexts"].numpy(), counts)
 
 
-def split_array(tensor: Tensor, counts: Sequence[int]) -> list[NDArray[Any]]:
-    """Split a tensor (n,) into views of ``counts`` numbers each, in numpy."""
-    array, ends = tensor.numpy(), np.cumsum([0, *counts]).tolist()
+def split_array(array: NDArray[Any], counts: Sequence[int]) -> list[NDArray[Any]]:
+    """Split an array (n,) into views of ``counts`` numbers each."""
+    ends = np.cumsum([0, *counts]).tolist()
     return [array[start:end] for start, end in pairwise(ends)]
 
 
@@ -322,7 +352,7 @@ def read_feature_arrivals(
 ) -> list[NDArray[np.int64] | None]:
     """Return the arrivals of each feature's observations; None for features not observed since fit."""
     sizes = [count for count, since in zip(counts, observed_since, strict=True) if since]
-    lists = iter(split_array(groups["contexts"]["arrivals"], sizes))
+    lists = iter(split_array(groups["contexts"]["arrivals"].numpy(), sizes))
     return [next(lists) if since else None for since in observed_since]
 
 

@@ -38,6 +38,7 @@ from headstart.model.saving.assembly import (
 from headstart.model.saving.format import (
     Groups,
     ModelFacts,
+    context_values,
     read_clock,
     read_heads,
     read_row_metadata,
@@ -177,6 +178,22 @@ def entry_tensors(facts: Mapping[str, Any]) -> dict[str, Tensor]:
     }
 
 
+class SavedFeature(Feature):
+    """A feature whose values are read from the file when they are first needed."""
+
+    @classmethod
+    def of(cls, contexts: Mapping[str, Tensor], part: slice, **fields: Any) -> SavedFeature:
+        """Return a feature with these ``fields``, whose values are a ``part`` of the saved ``contexts``."""
+        feature = object.__new__(cls)
+        vars(feature).update(fields, _contexts=contexts, _part=part)
+        return feature
+
+    @cached_property
+    def values(self) -> NDArray[np.float64]:
+        """The numbers of the context: (n,)."""
+        return context_values(vars(self)["_contexts"], vars(self)["_part"])
+
+
 class SavedEntries(Mapping[str, Entry]):
     """Feature entries by name, in the order of a saved model, each built on demand.
 
@@ -230,19 +247,20 @@ class SavedEntries(Mapping[str, Entry]):
         in_backbone, finds_scale, observed_since = arrays["flags"][position].tolist()
         arrived = slice(*self._arrival_ends[position : position + 2])
         times, weights = (self._groups.get(name) for name in ("times", "observation_weights"))
-        feature = Feature(
-            name,
-            Kind(self._margins[int(code)], first, second),
-            in_backbone,
-            int(arrays["shots"][position]),
-            self._metadata[position],
-            self._contexts["rows"][context],
-            self._contexts["values"][context].astype(np.float64, copy=False),
-            finds_scale,
-            self._record(position),
-            self._contexts["arrivals"][arrived] if observed_since else None,
-            None if times is None else times["contexts"].numpy()[context],
-            None if weights is None else weights["contexts"].numpy()[context],
+        feature = SavedFeature.of(
+            self._groups["contexts"],
+            context,
+            name=name,
+            kind=Kind(self._margins[int(code)], first, second),
+            in_backbone=in_backbone,
+            shots=int(arrays["shots"][position]),
+            metadata=self._metadata[position],
+            rows=self._contexts["rows"][context],
+            finds_scale=finds_scale,
+            record=self._record(position),
+            arrivals=self._contexts["arrivals"][arrived] if observed_since else None,
+            times=None if times is None else times["contexts"].numpy()[context],
+            weights=None if weights is None else weights["contexts"].numpy()[context],
         )
         reference, reference_kind = int(self._references[position]), None
         if reference >= 0:

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from headstart.core.networks import loading
 from headstart.errors import InputError, join_names
 from headstart.linalg.packed import packed_size
-from headstart.model.saving.format import Groups
+from headstart.model.saving.format import Groups, context_values
 from headstart.table import Kinds
 from headstart.table.kinds import LARGEST, VALUE_TYPES, KindType
 from headstart.training.calibration import LEVELS
@@ -35,7 +35,8 @@ _INT, _SINGLE, _DOUBLE = torch.int64, torch.float32, torch.float64
 # The possible types and the number of dimensions of a tensor.
 Form = tuple[torch.dtype | tuple[torch.dtype, ...], int]
 
-_POSITIONS, _REALS = (torch.int32, _INT), (_SINGLE, _DOUBLE)  # stored in the shorter type if it suffices
+# Stored in the shortest type that suffices.
+_POSITIONS, _VALUES = (torch.int32, _INT), (torch.uint8, _SINGLE, _DOUBLE)
 
 _STATES: dict[str, Form] = {
     "code": (_SINGLE, 2), "code_std": (_SINGLE, 2), "activation": (_SINGLE, 2), "noise": (_SINGLE, 1),
@@ -57,7 +58,8 @@ _FORMS: dict[str, dict[str, Form]] = {
         "ends": (_INT, 1), "halves": (torch.float16, 2), "units": (_SINGLE, 1), "dense": (_SINGLE, 2),
         "where": (_INT, 1),
     },
-    "contexts": {"counts": (_INT, 1), "rows": (_POSITIONS, 1), "values": (_REALS, 1), "arrivals": (_INT, 1)},
+    "contexts": {"counts": (_INT, 1), "rows": (_POSITIONS, 1), "values": (_VALUES, 1), "arrivals": (_INT, 1),
+                 "levels": (_DOUBLE, 1)},
     "feature_references": {**_HEADS, "features": (_INT, 1), "kinds": (_DOUBLE, 2)},
     "knowledge": {"metadata": (_SINGLE, 2), "indptr": (_INT, 1), "index": (torch.int32, 1),
                   "values": (_SINGLE, 1), "kinds": (_INT, 1)},
@@ -83,7 +85,7 @@ _FORMS: dict[str, dict[str, Form]] = {
     "observation_values": {"table": (_DOUBLE, 1)},
 }  # fmt: skip
 
-_OPTIONAL = {"covariance", "noise", "variance", "exposure", "times", "weights"}
+_OPTIONAL = {"covariance", "levels", "noise", "variance", "exposure", "times", "weights"}
 
 _OPTIONAL_GROUPS = {
     "covariances", "knowledge/scales", "feature_references", "row_observations", "row_references",
@@ -290,6 +292,7 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
         or bool((counts < 0).any())
         or not int(counts.sum()) == len(index) == len(contexts["values"])
         or len(facts.features.observed_since) != len(counts)
+        or not _codes_agree(contexts)
         or int(counts[torch.tensor(facts.features.observed_since, dtype=torch.bool)].sum())
         != len(contexts["arrivals"])
         or not bool(((counts == 0) | (counts == shots)).all())
@@ -309,17 +312,26 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
         last = max(first + 1, int(torch.searchsorted(ends, start + _BLOCK, right=True)))
         end = int(ends[last - 1])
         line = torch.repeat_interleave(torch.arange(first, last), counts[first:last])
-        if not _values_agree(kinds, line, index[start:end], contexts["values"][start:end]):
+        values = torch.from_numpy(context_values(contexts, slice(start, end)))
+        if not _values_agree(kinds, line, index[start:end], values):
             return False
         first, start = last, end
     return True
+
+
+def _codes_agree(contexts: dict[str, Tensor]) -> bool:
+    """Return whether codes of values are positions of levels, and other values have no levels."""
+    values, levels = contexts["values"], contexts.get("levels")
+    if levels is None or values.dtype != torch.uint8:
+        return levels is None and values.dtype != torch.uint8
+    return not len(values) or int(values.max()) < len(levels)
 
 
 def _values_agree(kinds: Kinds, line: Tensor, rows: Tensor, values: Tensor) -> bool:
     """Return whether the rows of each context ascend, and its numbers are possible; ``line`` are features."""
     if bool(((line.diff() == 0) & (rows.diff() <= 0)).any()):
         return False
-    numbers, features = values.double().numpy(), line.numpy()
+    numbers, features = values.numpy(), line.numpy()
     in_range = np.abs(kinds.scale_numbers(numbers, features)) <= LARGEST
     impossible = kinds.impossible(kinds.values(numbers, features), features)
     return bool(in_range.all()) and not bool(impossible.any())
