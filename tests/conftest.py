@@ -42,8 +42,8 @@ def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture(autouse=True)
-def _hashed_words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let texts be hashed in all tests but those of the encoder, whether one is installed or not."""
+def _word_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encode texts by word pieces in all tests but those of the encoder, whether one is installed or not."""
     if "sentence_encoder" not in request.fixturenames:
         hide_modules(monkeypatch, "sentence_transformers")
 

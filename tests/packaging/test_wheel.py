@@ -34,7 +34,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/headstart").rglob("*.py")}
     assert sources <= set(names)
-    assert "headstart/py.typed" in names
+    assert {"headstart/py.typed", *(f"headstart/table/word_pieces.{end}" for end in ("npz", "md"))} <= set(
+        names
+    )
     tops = {name.split("/")[0].partition("-")[0] for name in names}
     assert tops == {"headstart"}
     assert not [name for name in names if "test_" in name or "conftest" in name or "__pycache__" in name]

@@ -172,7 +172,7 @@ def test_a_number_of_buckets_asks_for_hashed_words(stub: Stub) -> None:
     assert not stub.batches
 
 
-def test_without_an_encoder_the_table_says_why_words_are_hashed() -> None:
+def test_without_an_encoder_the_table_says_why_there_is_none() -> None:
     table = Table.read(ANSWERS, metadata=ITEMS)
     assert any(
         "no sentence encoder for 'title': sentence-transformers is not installed" in note

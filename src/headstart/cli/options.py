@@ -137,8 +137,8 @@ MetadataTypes = Annotated[
         "--metadata-type",
         metavar="NAME=TYPE",
         help="Type of a metadata column: number, date, category, labels, text, vector or ignore. "
-        "text:MODEL names a sentence encoder or its folder; text:128 hashes words into 128 numbers. "
-        "Can be repeated.",
+        "text:MODEL names a sentence encoder or its folder; text:static averages word pieces; "
+        "text:128 hashes words into 128 numbers. Can be repeated.",
     ),
 ]
 

@@ -18,10 +18,11 @@ from pydantic import Field
 from headstart.config import Config
 from headstart.errors import InputError, join_names
 from headstart.progress import Reporter
-from headstart.table import text_encoders
+from headstart.table import static_embedding, text_encoders
 from headstart.table.kinds import is_value
 from headstart.table.names import MAX_BITS
-from headstart.table.text_encoders import BATCH, EncoderLike, SentenceEncoder, hash_words
+from headstart.table.text_encoders import BATCH, EncoderLike, SentenceEncoder
+from headstart.table.word_hashing import hash_words
 
 Encoded = NDArray[np.float32]
 
@@ -114,7 +115,7 @@ class Column(Config, ABC):
         if argument:
             raise InputError(
                 f"metadata column {name!r}: only text and tokens take an argument, as text:128,"
-                f" text:all-MiniLM-L6-v2 or tokens:32; got {argument!r}"
+                f" text:static, text:all-MiniLM-L6-v2 or tokens:32; got {argument!r}"
             )
         if encoder is not None:
             raise InputError(f"metadata column {name!r}: a column with an encoder has the type custom")
@@ -500,17 +501,18 @@ MAX_SIZE = 16_384  # hash buckets per text; they are stored for every feature
 
 
 class TextColumn(Column):
-    """Text as a vector of ``size`` numbers with unit length: by a sentence encoder, or of hashed words.
+    """Text as a vector of ``size`` numbers: by a sentence encoder, by word pieces, or of hashed words.
 
-    The column names the encoder and the digest of its weights; the encoder itself is not a part of it.
-    Without an encoder, words and pairs of words are hashed. No text gives zeros.
+    A vector has unit length. The column names the encoder and the digest of its weights; a sentence encoder
+    itself is not a part of it. The encoder ``static`` is the table of word pieces in this package. Without an
+    encoder, words and pairs of words are hashed. No text gives zeros.
     """
 
     arrow: ClassVar[pa.DataType] = pa.string()
     expected: ClassVar[str] = "text"
     type: Literal["text"] = "text"
     size: int = Field(default=64, gt=0)
-    encoder: str | None = None  # the name or the folder of the model
+    encoder: str | None = None  # "static", or the name or the folder of a model
     encoder_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
     @property
@@ -521,7 +523,7 @@ class TextColumn(Column):
     @property
     def takes(self) -> Literal["folder"] | None:
         """Return "folder" if a sentence encoder encodes this column."""
-        return None if self.encoder is None else "folder"
+        return None if self.encoder in (None, static_embedding.NAME) else "folder"
 
     @property
     def spec(self) -> str:
@@ -530,8 +532,13 @@ class TextColumn(Column):
 
     @classmethod
     def fit(cls, name: str, column: pa.Array) -> Self:  # noqa: ARG003
-        """Return a column of hashed words with default settings; hashing learns nothing."""
-        return cls(name=name)
+        """Return a column of word pieces, which learn nothing from the texts."""
+        return cls(
+            name=name,
+            size=static_embedding.static_width(),
+            encoder=static_embedding.NAME,
+            encoder_sha256=static_embedding.static_sha256(),
+        )
 
     @classmethod
     def fit_encoded(
@@ -539,16 +546,16 @@ class TextColumn(Column):
     ) -> tuple[Self, Encoded | None]:
         """Choose the encoder, and encode the texts if it is a model.
 
-        ``argument`` is a number of hash buckets, the name or folder of a model, or empty for the default
-        model if it is on this machine.
+        ``argument`` is a number of hash buckets, "static", the name or folder of a model, or empty for the
+        default model if it is on this machine, and "static" otherwise.
         """
         if encoder is not None:
             return super().fit_encoded(name, column, "", encoder, reporter)
         texts = cls.convert(name, column)
         if argument.isdecimal():
             return cls(name=name, size=_size(name, argument)), None
-        if not argument and text_encoders.why_no_default() is not None:
-            return cls(name=name), None
+        if argument == static_embedding.NAME or not (argument or text_encoders.why_no_default() is None):
+            return cls.fit(name, texts), None
         try:
             sentence_encoder = text_encoders.find_encoder(argument or text_encoders.DEFAULT)
         except InputError as error:
@@ -575,9 +582,14 @@ class TextColumn(Column):
         if not texts:
             return np.zeros((len(column), self.size), np.float32)
         if self.encoder is None:
-            return self._hashed(column)
-        sentence_encoder = self._find(None if encoder is None else str(encoder))
-        return self._place(_encode_texts(self.name, sentence_encoder, texts, reporter), lines, len(column))
+            vectors = hash_words(texts, self.size)
+        elif self.encoder == static_embedding.NAME:
+            self._require_table()
+            vectors = static_embedding.encode_static(texts)
+        else:
+            sentence_encoder = self._find(None if encoder is None else str(encoder))
+            vectors = _encode_texts(self.name, sentence_encoder, texts, reporter)
+        return self._place(vectors, lines, len(column))
 
     @classmethod
     def accept(cls, name: str, value: Any) -> str:
@@ -588,7 +600,16 @@ class TextColumn(Column):
 
     def describe(self) -> str:
         """Return name, type and encoder: ``title: text (all-MiniLM-L6-v2)``."""
-        return f"{self.name}: text ({self.encoder or 'hashed words'})"
+        encoder = "word pieces" if self.encoder == static_embedding.NAME else self.encoder
+        return f"{self.name}: text ({encoder or 'hashed words'})"
+
+    def _require_table(self) -> None:
+        """Refuse to encode texts by another table of word pieces than that of the fitted column."""
+        if static_embedding.static_sha256() != self.encoder_sha256:
+            raise InputError(
+                f"metadata {self.name!r} was encoded by the word pieces of another version of headstart, so"
+                " the vectors of this version would mean something else: use that version, or fit again"
+            )
 
     def _find(self, model: str | None) -> SentenceEncoder:
         """Return the encoder ``model`` of the user; if it is None, the one by which texts were encoded."""
@@ -615,9 +636,6 @@ class TextColumn(Column):
         result = np.zeros((height, self.size), np.float32)
         result[lines] = vectors
         return result
-
-    def _hashed(self, column: pa.Array) -> Encoded:
-        return hash_words(pc.fill_null(column, "").to_pylist(), self.size)
 
 
 def _encode_texts(name: str, encoder: SentenceEncoder, texts: list[str], reporter: Reporter) -> Encoded:

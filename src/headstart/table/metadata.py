@@ -184,8 +184,8 @@ class MetadataSchema(Config):
             The metadata, without the names of the features.
         types : mapping of str to str, optional
             The types of some columns: number, date, category, labels, text, vector, custom, tokens, image
-            or ignore. ``text:128`` hashes the words of a text into 128 numbers, and ``text:MODEL`` names a
-            sentence encoder. The types of other columns are inferred.
+            or ignore. ``text:128`` hashes the words of a text into 128 numbers, ``text:static`` averages
+            its word pieces, and ``text:MODEL`` names a sentence encoder. Other types are inferred.
         encoders : mapping of str to callable, optional
             Functions that encode columns of the type custom: each maps a list of n values to an array
             (n, width).

@@ -644,7 +644,7 @@ def assemble(
     aligned, schema, vectors = _feature_metadata(lines, features, types, functions, reporter)
     if schema is not None:
         notes.append(f"metadata columns read as {schema.describe()} ({_types_as_option(schema)})")
-        notes += [*_note_hashed_texts(schema, types), *describe_unused(schema, aligned, types)]
+        notes += [*_note_word_pieces(schema, types), *describe_unused(schema, aligned, types)]
     described_rows = _row_metadata(known_rows, row_lines, rows, row_metadata_types or {}, reporter)
     if described_rows[1] is not None:
         notes.append(f"row metadata columns read as {described_rows[1].describe()}")
@@ -797,17 +797,15 @@ def _types_as_option(schema: MetadataSchema) -> str:
     return for_user(f"metadata_types={types!r}", options)
 
 
-def _note_hashed_texts(schema: MetadataSchema, types: dict[str, str]) -> list[str]:
-    """Return a note if texts are hashed because there is no sentence encoder."""
-    hashed = [
+def _note_word_pieces(schema: MetadataSchema, types: dict[str, str]) -> list[str]:
+    """Return a note if texts are encoded by word pieces because there is no sentence encoder."""
+    names = [
         column.name
         for column in schema.columns
-        if isinstance(column, TextColumn)
-        and column.encoder is None
-        and types.get(column.name, "text") == "text"
+        if isinstance(column, TextColumn) and types.get(column.name, "text") == "text"
     ]
-    reason = text_encoders.why_no_default() if hashed else None
-    return [] if reason is None else [f"no sentence encoder for {join_names(hashed)}: {reason}"]
+    reason = text_encoders.why_no_default() if names else None
+    return [] if reason is None else [f"no sentence encoder for {join_names(names)}: {reason}"]
 
 
 def _compare_rows(observed: Sequence[str], described: Sequence[str]) -> list[str]:
