@@ -19,7 +19,10 @@ from tests.oracles.judge import is_better
 from tests.oracles.rankings import weighted_ndcg as slow_ndcg
 
 from headstart.adapters.base import adapter_config
+from headstart.adapters.bayes import default_meta_training
 from headstart.adapters.chn_bayes import CHNBayes
+from headstart.backbones.base import build_backbone
+from headstart.backbones.factorisation import FactorisationConfig
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive
 from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, RowStates, interpolate_shots
@@ -435,3 +438,53 @@ def test_clicks_are_judged_by_their_ranking() -> None:
     chance = np.mean([1 / np.log2(2 + rank) for rank in range(120)]) * 24  # 24 clicks in a random order
     assert errors[0] < 1 - chance / sum(1 / np.log2(2 + rank) for rank in range(24))
     assert bool((trained.adapters["adapter"].calibration.click_slopes != 1).any())
+
+
+@pytest.mark.parametrize("features", [12, 13, 61, 999, 1000, 1100, 1177, 19_999, 20_000, 20_399, 20_401])
+def test_a_fold_has_the_settings_of_the_delivered_model(
+    features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the defaults for the fewer features of the fold are others."""
+    numbers = np.arange(features)
+    names = [str(number) for number in numbers]
+    rows = [str(number % 5) for number in numbers]
+    table = Table.read(
+        pa.table({"row": rows, "feature": names, "value": 1.0 + numbers % 5}), kinds="rating:1:5"
+    )
+    trained: list[tuple[int, Recipe]] = []
+
+    class Stopped(Exception):
+        pass
+
+    def record(
+        _: Table, train_features: np.ndarray, __: np.ndarray, recipe: Recipe, *___: object, **____: object
+    ) -> None:
+        trained.append((len(train_features), recipe))
+        raise Stopped
+
+    monkeypatch.setattr("headstart.training.judge.train", record)
+    judge = Judge(table, numbers, QUIET, nowhere)
+    with pytest.raises(Stopped):
+        judge.choose(Recipe(), networks=features >= 1000)
+    [(fewer, judged)] = trained
+    assert fewer < features
+    kinds = torch.from_numpy(table.kinds.types)
+    assert judged.backbone.resolved(kinds[:fewer]) == Recipe().backbone.resolved(kinds)
+    found = {**default_meta_training(fewer), **judged.metatraining.model_dump(exclude_unset=True)}
+    assert found == dict(default_meta_training(features))
+
+
+def test_the_judged_backbones_have_the_size_of_the_delivered_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine features would have 3 factors, twelve have 4."""
+    sizes = []
+
+    def build(config: FactorisationConfig, *given: torch.Tensor) -> object:
+        backbone = build_backbone(config, *given)
+        sizes.append((len(given[0]), backbone.config.latent, backbone.config.signature))  # type: ignore[attr-defined]
+        return backbone
+
+    monkeypatch.setattr("headstart.training.recipe.build_backbone", build)
+    train_best(ratings_table(40, 12), np.arange(12), Recipe(), reporter=QUIET, checkpoint=nowhere)
+    assert sizes[-1] == (12, 4, 3)
+    assert len(sizes) > 1
+    assert {size[1:] for size in sizes} == {(4, 3)}

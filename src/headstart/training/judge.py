@@ -19,6 +19,7 @@ from headstart.adapters.base import (
     AdapterConfig,
     adapter_config,
 )
+from headstart.adapters.bayes import default_meta_training
 from headstart.adapters.chn_bayes import BLEND
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
@@ -39,6 +40,7 @@ from headstart.training.comparison import (
     predict_held_out,
 )
 from headstart.training.episodes import disjoint_tasks
+from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.recipe import (
     AdapterTrainer,
     Recipe,
@@ -46,6 +48,7 @@ from headstart.training.recipe import (
     TrainedParts,
     prepare,
     require_networks,
+    resolve_backbone,
     train,
 )
 from headstart.training.table_inputs import (
@@ -259,13 +262,25 @@ class Judge:
             )
         return candidates
 
+    def delivered_recipe(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with those settings that depend on the features, as all features set them.
+
+        A fold has fewer features, for which the defaults can be others.
+        """
+        table = modelled_table(self.table, recipe.binary_link).with_features(self.features)
+        given = recipe.metatraining.model_dump(exclude_unset=True)
+        return recipe.revised(
+            backbone=resolve_backbone(recipe.backbone, table),
+            metatraining=MetaTrainingConfig(**{**default_meta_training(len(self.features)), **given}),
+        )
+
     def judge_fold(
         self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int
     ) -> dict[str, dict[int, Outcome]]:
         """Train adapters without the features of a fold, and predict these: outcomes by name and shots."""
         held_out = self.folds[number]
         others = np.setdiff1d(self.features, held_out)
-        table = hide_scales(self.table, others)
+        table, recipe = hide_scales(self.table, others), self.delivered_recipe(recipe)
         part = "-".join(["judge", *(adapter.name for adapter in adapters), recipe.binary_link, str(number)])
         trained = train(
             table,

@@ -300,10 +300,7 @@ def train_backbone(
     Both results are on ``device``.
     """
     cells = winsorise_cells(table)
-    types = torch.from_numpy(table.kinds.types)
-    if table_groups(table) is not None:  # its default size is that for features, not for their levels
-        _, first = np.unique(table.groups, return_index=True)
-        backbone = backbone.resolved(types[first])
+    types, backbone = torch.from_numpy(table.kinds.types), resolve_backbone(backbone, table)
     with seed_torch(seed):
         module = build_backbone(backbone, types, value_grid(cells)).to(device)
     cells, description = move(cells, device), move(describe_features(table), device)
@@ -311,6 +308,15 @@ def train_backbone(
         pretrain(module, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
     copy_from_main_process(module)
     return module, build_knowledge(module, table, cells)
+
+
+def resolve_backbone(backbone: BackboneConfig, table: Table) -> BackboneConfig:
+    """Return the settings of a backbone with sizes for the features of ``table`` filled in.
+
+    The levels of a category count as one feature.
+    """
+    _, first = np.unique(table.groups, return_index=True)
+    return backbone.resolved(torch.from_numpy(table.kinds.types[first]))
 
 
 def build_knowledge(backbone: Backbone, table: Table, cells: Cells | None = None) -> Knowledge:
