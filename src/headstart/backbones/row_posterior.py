@@ -21,7 +21,7 @@ products over observations depend on the storage of the observations:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -492,14 +492,23 @@ def row_posterior(
     prior_precision = prior.precision
     if isinstance(prior_linear, Tensor):
         prior_precision = packed.pack(prior_precision)
+    before: tuple[AnyArray, AnyArray] | None = None  # the terms of the last pass
     for turn in range(passes):
         new = turn == 0 and start is None
         relative = now.relative_precision if new else rows.relative_precision(now, noisy=noisy)
-        total, linear = rows.total_terms(now, relative, new=new)
+        terms = rows.total_terms(now, relative, new=new)
+        if before is not None and _equal(terms, before):  # further passes would change nothing, either
+            return replace(now, relative_precision=relative)
+        (total, linear), before = terms, terms
         inner, cross = _inner_and_cross(total, latent)
         mean, covariance = _solve(prior_precision + inner, prior_linear + (linear[..., :-1] - cross))
         now = RowPosterior(mean, covariance, relative)
     return now
+
+
+def _equal(terms: tuple[AnyArray, AnyArray], others: tuple[AnyArray, AnyArray]) -> bool:
+    """Return whether two sums of terms are equal, as those of reals without outliers are after one pass."""
+    return all(bool((part == other).all()) for part, other in zip(terms, others, strict=True))
 
 
 def row_contributions(
