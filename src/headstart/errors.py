@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 _MAX_MESSAGE = 1500  # characters of a message; a longer one, which shows a long value, is cut in the middle
 
@@ -85,8 +85,8 @@ class NotFittedError(HeadstartError, ValueError, AttributeError):
     """The model was used before ``fit``. It has the same base classes as scikit-learn's NotFittedError."""
 
 
-# Whether the user is on the command line. Messages must name options, not arguments, there.
-_on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
+# Where the user reads a message: it names arguments, options of commands, or parts of the page.
+_place: ContextVar[Literal["python", "command line", "service"]] = ContextVar("place", default="python")
 # Options that are not called as the argument.
 _OPTIONS = {
     "kinds": "kind",
@@ -101,11 +101,21 @@ _OPTIONS = {
 @contextmanager
 def command_line() -> Iterator[None]:
     """Word all messages of the ``with`` block for the command line."""
-    token = _on_command_line.set(True)
+    token = _place.set("command line")
     try:
         yield
     finally:
-        _on_command_line.reset(token)
+        _place.reset(token)
+
+
+@contextmanager
+def service_request() -> Iterator[None]:
+    """Word all messages of the ``with`` block for the page and the clients of the service."""
+    token = _place.set("service")
+    try:
+        yield
+    finally:
+        _place.reset(token)
 
 
 @contextmanager
@@ -201,8 +211,8 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
-def for_user(python: str, command: str) -> str:
-    """Return one of two wordings: for Python, or for the command line.
+def for_user(python: str, command: str, service: str | None = None) -> str:
+    """Return one of the wordings: for Python, the command line, or the service (by default as for Python).
 
     >>> for_user("use observe()", "use headstart observe")
     'use observe()'
@@ -210,7 +220,10 @@ def for_user(python: str, command: str) -> str:
     ...     for_user("use observe()", "use headstart observe")
     'use headstart observe'
     """
-    return command if _on_command_line.get() else python
+    place = _place.get()
+    if place == "service":
+        return python if service is None else service
+    return command if place == "command line" else python
 
 
 def option_name(name: str, value: object = None) -> str:

@@ -29,7 +29,7 @@ def added_up(model: Headstart, row: object, feature: str) -> None:
     rows = row if isinstance(row, str) else {"guest": row}
     prediction = model.predict([rows] if isinstance(rows, str) else rows, [feature])
     assert told.mean == pytest.approx(float(prediction.mean[0, 0]), abs=1e-9)
-    if told.unit == "data units":
+    if told.unit == "the data's units":
         span = model.feature(feature).kind.span
         assert told.output == pytest.approx(told.mean, abs=2e-5 * span)
         return
@@ -60,7 +60,10 @@ def test_every_kind_adds_up(kind: str) -> None:
         added_up(model, "u3", feature)
     units = {model.explain("u3", feature).unit for feature in model.features}
     assert (
-        units == {"real": {"data units"}, "binary": {"log-odds"}, "mixed": {"data units", "log-odds"}}[kind]
+        units
+        == {"real": {"the data's units"}, "binary": {"log-odds"}, "mixed": {"the data's units", "log-odds"}}[
+            kind
+        ]
     )
 
 

@@ -582,7 +582,7 @@ def features(model: Model, *, search: Search = None, output: OutputOptions) -> N
     loaded = Headstart.load(model)
     names = loaded.features if search is None else loaded.find_features(search)
     listed = [loaded.feature(name) for name in names]
-    titles = titles_of([feature.metadata for feature in listed])
+    titles = titles_of([feature.metadata for feature in listed], loaded.words.title)
     columns: dict[str, Any] = {
         "feature": pa.array([feature.name for feature in listed], pa.string()),
         **({} if titles is None else {"title": pa.array(titles, pa.string())}),

@@ -124,7 +124,7 @@ def fit(
             say(description)
         _fit_and_save(model, table, out, resume=resume, force=force)
         if not quiet and group.is_main:
-            say(f"saved {out}: {len(model.features)} features, {rows} rows")
+            say(f"saved {out}: {_sizes(model, rows)}")
 
 
 def refit(
@@ -159,7 +159,14 @@ def refit(
             loaded.set_params(quiet=quiet, device=device)
             loaded.refit()
     if not quiet:
-        say(f"fitted {out or model}: {len(loaded.features)} features, {len(loaded.rows)} rows")
+        say(f"fitted {out or model}: {_sizes(loaded, len(loaded.rows))}")
+
+
+def _sizes(model: Headstart, rows: int) -> str:
+    """Return the numbers of features and rows, in the words of the model."""
+    from headstart.table.words import count
+
+    return f"{count(len(model.features), model.words.feature)}, {count(rows, model.words.row)}"
 
 
 _SECTIONS = ("backbone", "adapter", "pretraining", "metatraining")

@@ -111,7 +111,8 @@ class Explanation:
     row, feature : str
         The names of the row and the feature.
     unit : str
-        The unit of all contributions: ``"data units"``, or ``"log-odds"`` for a feature with a logistic link.
+        The unit of all contributions: what values are called (``Words.value``), ``"the data's units"`` if
+        they have no name, or ``"log-odds"`` for a feature with a logistic link.
     baseline, output : float
         The start and the end of the sum. The output is the prediction in ``unit``.
     mean : float
@@ -286,7 +287,7 @@ def explain(model: ModelState, row: Any, feature: object) -> Explanation:
         Contribution("row", "", None, float(unexplained @ mean_weight)),
     ]
     metadata = known.readable_metadata(model.schema)
-    feature_title = title_of(metadata)
+    feature_title = title_of(metadata, model.words.title)
     contributions += [
         Contribution("metadata", name, metadata.get(name), float(effect @ mean_activation))
         for name, effect in prior.columns.items()
@@ -357,7 +358,7 @@ def _observation_contributions(model: ModelState, inputs: RowInputs, effects: Te
             continue
         else:
             value = feature.kind.margin.label(float(np.round(feature.kind.margin.to_value(value), 6)))
-            title = title_of(feature.readable_metadata(model.schema))
+            title = title_of(feature.readable_metadata(model.schema), model.words.title)
             contribution = Contribution("observation", name, value, effect, title)
         contributions.append(contribution)
     contributions += [Contribution("observation", name, *answer) for name, answer in answers.items()]
@@ -432,7 +433,8 @@ def _explanation(
         probability = min(max(mean, _LEAST_PROBABILITY), 1 - _LEAST_PROBABILITY)
         unit, span, predicted = "log-odds", 1.0, math.log(probability / (1 - probability))
     else:
-        unit, span, predicted = feature.kind.margin.unit, feature.kind.span, float(prediction.center[0, 0])
+        unit = feature.kind.margin.unit or model.words.unit or "the data's units"
+        span, predicted = feature.kind.span, float(prediction.center[0, 0])
         contributions = [replace(part, value=span * part.value) for part in contributions]
         baseline = feature.kind.offset + span * baseline
     output = baseline + sum(part.value for part in contributions)

@@ -288,6 +288,7 @@ def build_state(
         clock=_start_clock(table, train_features, settings.half_life),
         table_weights=table.with_features(train_features).weights,
         table_values=_given_numbers(table.with_features(train_features)) if fixed else None,
+        words=table.words,
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # with the shapes of the adapter's heads

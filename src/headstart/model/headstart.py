@@ -124,6 +124,7 @@ from headstart.table.reading import Columns
 from headstart.table.sources import TextFormat
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import half_life_of
+from headstart.table.words import Words
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
@@ -560,6 +561,11 @@ class Headstart:
         state = self._state
         names = state.feature_store.feature_names
         return name_with_title(names, feature_titles(state, names), title)
+
+    @property
+    def words(self) -> Words:
+        """What rows, features and values are called, and which metadata column is the title."""
+        return self._state.words
 
     def row_titles(self, rows: Sequence[Any]) -> tuple[str, ...] | None:
         """Return the titles of ``rows``, empty for a row without one; None if none has one."""

@@ -82,6 +82,7 @@ class ReadOptions(TypedDict, total=False):
     encoding: str | None
     row_names: Sequence[object] | None
     feature_names: Sequence[object] | None
+    words: Mapping[str, str] | None
 
 
 def as_table(data: object, method: str, options: ReadOptions, *, quiet: bool) -> Table:
@@ -356,8 +357,9 @@ def check_context(
         positions = rows.positions(names)
     except UnknownNameError as error:
         raise UnknownNameError(
-            f"{what}: {error}; a context can only hold rows the model knows"
-            + for_user(" (add_rows() adds new ones)", " (headstart add-rows adds new ones)")
+            f"{what}: {error}; a context can only hold rows the model knows ("
+            + for_user("add_rows() adds new ones", "headstart add-rows adds new ones", "add it first")
+            + ")"
         ) from None
     order = np.argsort(positions)
     return positions[order], values[order], order
@@ -1036,7 +1038,9 @@ def _row_positions(model: ModelState, rows: list[Any]) -> NDArray[np.int64]:
         return model.rows.positions(rows)
     except UnknownNameError as error:
         advice = for_user(
-            "add_rows() adds new ones, or unknown='add'", "headstart add-rows adds new ones, or --unknown add"
+            "add_rows() adds new ones, or unknown='add'",
+            "headstart add-rows adds new ones, or --unknown add",
+            "add it first",
         )
         raise UnknownNameError(f"{error}; {advice}") from None
 
@@ -1053,6 +1057,7 @@ def _find_features(model: ModelState, keys: list[Any]) -> tuple[Names, list[Feat
         advice = for_user(
             "add_features() adds new ones, or unknown='add'",
             "headstart add-features adds new ones, or --unknown add",
+            "add it first" if len(unknown) == 1 else "add them first",
         )
         near = did_you_mean(unknown[0], feature_store if len(feature_store) <= MAX_SUGGESTIONS else ())
         what = f"feature {unknown[0]!r}{near}" if len(unknown) == 1 else f"features: {join_names(unknown)}"

@@ -66,10 +66,12 @@ class Staleness:
         if not self.observations:
             return "nothing was observed since fit"
         advice = "a refit is likely to pay" if self.refit else "a refit is not likely to pay yet"
-        comparison = "worse" if self.excess > 0 else "better"
+        comparison = "less" if self.excess > 0 else "more"
+        factor = math.exp(abs(self.excess))
+        spread = "" if math.isinf(self.standard_error) else f" ± {factor * self.standard_error:.2f}"
         return (
             f"{self.observations} observations since fit ({self.growth:.0%} of the fit), each "
-            f"{abs(self.excess):.3f} ± {self.standard_error:.3f} nats {comparison} than expected; {advice}"
+            f"{factor:.2f}{spread} times {comparison} likely than expected; {advice}"
         )
 
 

@@ -35,6 +35,7 @@ from headstart.table.cells import offsets
 from headstart.table.kinds import Click, KindType
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import age_weights
+from headstart.table.words import Words
 from headstart.training.calibration import USUAL_LEVEL, Calibration
 from headstart.training.judge import Judgement
 from headstart.training.recipe import AUTO, Recipe
@@ -340,6 +341,7 @@ class ModelState:
     table_values: NDArray[np.float64] | None = None
     arrivals: int = 0  # the arrival of the next observation
     local: LocalStrengths | None = None  # of the local part of new features; None: without it
+    words: Words = field(default_factory=Words)  # what rows, features and values are called
     local_cache: LocalCache = field(default_factory=LocalCache)
 
     @property

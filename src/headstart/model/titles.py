@@ -1,6 +1,7 @@
 """Titles of features and rows: texts of their metadata that people read beside, or in place of, names.
 
-The title is the metadata column ``title``, or ``name`` if there is no such column.
+The title is the metadata column that the words of the model name (``Words.title``); by default ``title``, or
+``name`` if there is no such column.
 """
 
 from __future__ import annotations
@@ -13,44 +14,50 @@ from headstart.model.state import ModelState
 TITLE_COLUMNS = ("title", "name")
 
 
-def title_of(record: Mapping[str, object]) -> str | None:
+def title_of(record: Mapping[str, object], column: str | None = None) -> str | None:
     """Return the title in the metadata ``record`` of a feature or row; None if it has none.
+
+    It is in the given ``column``, by default in ``title`` or ``name``.
 
     >>> title_of({"year": 1979, "title": "Alien"})
     'Alien'
     """
-    for column in TITLE_COLUMNS:
-        if isinstance(title := record.get(column), str) and title:
+    for name in _title_columns(column):
+        if isinstance(title := record.get(name), str) and title:
             return title
     return None
 
 
-def titles_of(records: Sequence[Mapping[str, object]]) -> tuple[str, ...] | None:
+def titles_of(records: Sequence[Mapping[str, object]], column: str | None = None) -> tuple[str, ...] | None:
     """Return the title in each of ``records``, empty if it has none; None if none has one."""
-    titles = [title_of(record) or "" for record in records]
+    titles = [title_of(record, column) or "" for record in records]
     return tuple(titles) if any(titles) else None
 
 
 def feature_titles(model: ModelState, names: Iterable[str]) -> tuple[str, ...] | None:
     """Return the titles of features, empty for a feature without one; None if none has one."""
-    if not _has_titles(None if model.schema is None else [c.name for c in model.schema.columns]):
+    column = model.words.title
+    known = [] if model.schema is None else [own.name for own in model.schema.columns]
+    if not any(name in known for name in _title_columns(column)):
         return None
     store = model.feature_store
     columns = (name if name in store else store.categories.get(name, [name])[0] for name in names)
-    return titles_of([store[column].readable_metadata(model.schema) for column in columns])
+    return titles_of([store[name].readable_metadata(model.schema) for name in columns], column)
 
 
 def row_titles(model: ModelState, positions: Sequence[int]) -> tuple[str, ...] | None:
     """Return the titles of the rows at ``positions``, empty for a row without one; None if none has one."""
     records = model.row_metadata
-    if records is None or not _has_titles(records.lines.column_names):
+    known = [] if records is None else records.lines.column_names
+    columns = [name for name in _title_columns(model.words.title) if name in known]
+    if records is None or not columns:
         return None
-    columns = [column for column in TITLE_COLUMNS if column in records.lines.column_names]
-    return titles_of(records.lines.select(columns).take(list(positions)).to_pylist())
+    return titles_of(records.lines.select(columns).take(list(positions)).to_pylist(), model.words.title)
 
 
-def _has_titles(columns: Sequence[str] | None) -> bool:
-    return columns is not None and any(column in columns for column in TITLE_COLUMNS)
+def _title_columns(column: str | None) -> Sequence[str]:
+    """Return the columns that can have titles, the first one preferred."""
+    return TITLE_COLUMNS if column is None else (column,)
 
 
 def search_names(names: Sequence[str], titles: Sequence[str] | None, text: str) -> list[str]:

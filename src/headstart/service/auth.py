@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headstart.errors import InputError, did_you_mean
+from headstart.errors import InputError, did_you_mean, service_request
 from headstart.service.errors import Problem, error_response
 from headstart.service.store import Store, Token, now
 
@@ -190,7 +190,8 @@ class Guard:
 
         try:
             self._admit(scope)
-            await self._app(scope, receive_limited, send_with_headers)
+            with service_request():
+                await self._app(scope, receive_limited, send_with_headers)
         except Exception as error:
             if isinstance(error, Problem) and error.status == 413:
                 await _discard(receive, limit)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection
 
-from headstart.errors import HeadstartError, InputError
+from headstart.errors import HeadstartError, InputError, service_request
 from headstart.model.inputs import (
     answers_of,
     check_new_features,
@@ -169,6 +169,7 @@ class AddRow(Change):
         ]
         delta = Delta(rows={name: dict(self.metadata) if self.metadata else None}, cells=cells)
         notes = describe_unusual(model.row_metadata.schema, records) if model.row_metadata else []
+        # Without the name: answers to requests with a key are stored, and removed rows must leave no name.
         return Plan(delta, answer={"observations": len(cells)} | ({"notes": notes} if notes else {}))
 
     def record(self, connection: Connection, plan: Plan) -> int:
@@ -314,6 +315,10 @@ class Writer:
         self._thread.join(timeout=30)
 
     def _run(self) -> None:
+        with service_request():
+            self._write_all()
+
+    def _write_all(self) -> None:
         while True:
             batch = [self._queue.get()]
             while len(batch) < _MAX_BATCH and not self._queue.empty():

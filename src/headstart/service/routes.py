@@ -28,6 +28,7 @@ from headstart.model.levels import category_columns
 from headstart.model.prediction import Prediction, predict_one_cell
 from headstart.model.ranking import Ranking
 from headstart.model.staleness import ErrorSums, staleness_of
+from headstart.model.titles import feature_titles
 from headstart.service.changes import AddFeature, AddRow, Change, Observe, RemoveFeature, RemoveRow
 from headstart.service.errors import Problem, error_at, not_found, validation_response
 from headstart.service.live_model import Snapshot
@@ -50,6 +51,7 @@ from headstart.service.worker import Service, ServiceSettings
 from headstart.table import Kind, MetadataSchema
 from headstart.table.kinds import Category, KindType, split_column
 from headstart.table.labels import LEVEL
+from headstart.table.words import plural
 from headstart.training.calibration import LEVELS
 
 MODEL_HEADER, NUMBER_HEADER = "x-headstart-model", "x-headstart-number"
@@ -237,6 +239,7 @@ def show_feature(request: Request, name: str) -> Response:
         stored = service.store.feature((category_columns(snapshot.fitted, feature.name) or [feature.name])[0])
     content = {
         "name": feature.name,
+        "title": _titles(snapshot, [feature.name]).get(feature.name, ""),
         "kind": str(feature.kind),
         "levels": _levels(feature.kind),
         "low": feature.kind.low,
@@ -292,15 +295,18 @@ async def add_row(request: Request, body: NewRow) -> Response:
 @rows.get("", summary="List rows")
 def list_rows(
     request: Request,
-    search: Annotated[str, Query(max_length=200, description="A part of the name.")] = "",
+    search: Annotated[str, Query(max_length=200, description="A part of the name or title.")] = "",
     offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> Response:
-    """List the names of rows, page by page."""
+    """List the names of rows, page by page, with their titles if there are any."""
     snapshot = service_of(request).snapshot
-    folded = search.casefold().strip()
-    names = [name for name in snapshot.fitted.rows if not folded or folded in name.casefold()]
-    return answer(snapshot, {"total": len(names), "offset": offset, "rows": names[offset : offset + limit]})
+    text = search.strip()
+    names = snapshot.model.find_rows(text) if text else list(snapshot.fitted.rows)
+    page = names[offset : offset + limit]
+    titles = snapshot.model.row_titles(page)
+    content = {"total": len(names), "offset": offset, "rows": page}
+    return answer(snapshot, content if titles is None else {**content, "titles": titles})
 
 
 @rows.get("/{name:name}", summary="Show a row")
@@ -315,12 +321,20 @@ def show_row(request: Request, name: str) -> Response:
         stored = service.store.row(row.name)
     content = {
         "name": row.name,
+        "title": (snapshot.model.row_titles([row.name]) or ("",))[0],
         "metadata": row.metadata,
         "observations": row.observations,
+        "titles": _titles(snapshot, list(row.observations)),
         "fitted": snapshot.fitted.rows.position(row.name) < snapshot.state.fitted_rows,
         "added": format_time(stored.at if stored else None),
     }
     return answer(snapshot, content)
+
+
+def _titles(snapshot: Snapshot, features: list[str]) -> dict[str, str]:
+    """Return the titles of features that have one, by name."""
+    titles = feature_titles(snapshot.fitted, features) or ()
+    return {name: title for name, title in zip(features, titles, strict=False) if title}
 
 
 @rows.delete("/{name:name}", summary="Remove a row")
@@ -612,6 +626,7 @@ def explain(request: Request, body: Explain) -> Response:
     content = {
         "row": explanation.row,
         "feature": explanation.feature,
+        "title": explanation.feature_title,
         "unit": explanation.unit,
         "baseline": explanation.baseline,
         "output": explanation.output,
@@ -641,8 +656,22 @@ def model(request: Request) -> Response:
         "left_out": state.left_out,
         "kinds": [str(kind) for kind in snapshot.fitted.kinds[:20]],
         "metadata": info.metadata,
+        "words": _words(snapshot),
     }
     return answer(snapshot, content)
+
+
+def _words(snapshot: Snapshot) -> dict[str, str | None]:
+    """Return the page's names for rows, features and values; the unit is None if values have no name."""
+    words = snapshot.fitted.words
+    return {
+        "row": words.row,
+        "rows": plural(words.row),
+        "feature": words.feature,
+        "features": plural(words.feature),
+        "value": words.value,
+        "unit": words.unit,
+    }
 
 
 @admin.post("/model", summary="Take over another fitted model")

@@ -28,7 +28,7 @@ from headstart.table import Names
 from headstart.table.kinds import KindType
 from headstart.table.metadata import as_array
 
-Sort = Literal["added", "name", "shots", "uncertainty"]
+Sort = Literal["added", "name", "title", "shots", "uncertainty"]
 
 _HEADS_AT_ONCE = 1 << 14  # features whose uncertainty is computed together
 
@@ -64,6 +64,12 @@ class FeatureIndex:
         if titles is None:
             return self._folded
         return [f"{name}\n{title.casefold()}" for name, title in zip(self._folded, titles, strict=True)]
+
+    @cached_property
+    def _title_keys(self) -> list[str]:
+        """The titles by which features are sorted; of a feature without one, its name."""
+        titles = feature_titles(self.model, self.names) or [""] * len(self.names)
+        return [title.casefold() or name for title, name in zip(titles, self._folded, strict=True)]
 
     @cached_property
     def _fitted_count(self) -> int:
@@ -115,16 +121,15 @@ class FeatureIndex:
         if folded:
             found = [i for i, searched in enumerate(self._searched) if folded in searched]
             positions = np.array(found, dtype=np.int64)
-        if sort == "name":
-            order = np.array(
-                sorted(range(len(positions)), key=lambda i: self._folded[positions[i]]), dtype=np.int64
-            )
+        if sort in ("name", "title"):
+            keys = self._folded if sort == "name" else self._title_keys
+            order = np.array(sorted(range(len(positions)), key=lambda i: keys[positions[i]]), dtype=np.int64)
         elif sort == "added":
             since = positions >= self._fitted_count
             return np.concatenate([positions[since][::-1], positions[~since]]) if descending else positions
         else:
-            keys = self.shots[positions] if sort == "shots" else np.nan_to_num(self.uncertainty[positions])
-            order = np.argsort(-keys if descending else keys, kind="stable")
+            sizes = self.shots[positions] if sort == "shots" else np.nan_to_num(self.uncertainty[positions])
+            order = np.argsort(-sizes if descending else sizes, kind="stable")
             return positions[order]
         return positions[order[::-1] if descending else order]
 

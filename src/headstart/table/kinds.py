@@ -148,9 +148,9 @@ class Margin:
         return self
 
     @property
-    def unit(self) -> str:
-        """The unit of numbers, in which predictions are explained."""
-        return "data units"
+    def unit(self) -> str | None:
+        """The unit of numbers, in which predictions are explained; None: that of the values themselves."""
+        return None
 
     def to_number(self, values: Any) -> Any:
         """Convert values to numbers."""

@@ -37,6 +37,7 @@ from headstart.table.sharding import is_sharded, local_source, shard_rows
 from headstart.table.sources import Source, TextFormat, is_text_file, open_metadata, open_source
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights, times_of
+from headstart.table.words import Words
 
 DUPLICATES = ("error", "last", "mean", "sum")
 
@@ -560,6 +561,7 @@ class TableParts(NamedTuple):
     row_schema: MetadataSchema | None
     times: NDArray[np.float64] | None  # (n,)
     weights: NDArray[np.float64] | None  # (n,)
+    words: Words
 
 
 def assemble(
@@ -575,6 +577,7 @@ def assemble(
     text: TextFormat,
     encoders: Mapping[str, EncoderLike] | None,
     reporter: Reporter,
+    words: Mapping[str, str] | None = None,
 ) -> tuple[TableParts, dict[str, NDArray[np.float32]]]:
     """Read all fields of a table, and the vectors of the metadata columns with an encoder."""
     opened = run_in_each_process(
@@ -584,6 +587,7 @@ def assemble(
     )
     source, form, columns, described, lines, known_rows, row_lines, _ = opened
     row, feature, value = columns.or_default()
+    spoken = Words.from_columns(row, feature, value, words)
     long = form == "long"
     if _is_click(kinds) and duplicates == "error":  # repeated clicks are more clicks
         duplicates = "sum"
@@ -652,7 +656,7 @@ def assemble(
         notes += [f"row {note}" for note in unused]
     parts = TableParts(
         rows, features, resolved, *ordered[:3], aligned, schema, tuple(notes), functions, *described_rows,
-        ordered.times, ordered.weights,
+        ordered.times, ordered.weights, spoken,
     )  # fmt: skip
     return parts, vectors
 

@@ -39,6 +39,7 @@ from headstart.table.sharding import global_count, global_sum, is_sharded
 from headstart.table.sources import TextFormat
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights
+from headstart.table.words import Words
 
 Number = TypeVar("Number", bound=np.floating[Any])
 
@@ -84,6 +85,8 @@ class Table:
         The time of each observation: a number, for dates the seconds since 1970.
     weights : ndarray of shape (n,), optional
         The weight of each observation; by default all weights are 1.
+    words : Words
+        What rows, features and values are called, and which metadata column is the title.
 
     Examples
     --------
@@ -108,6 +111,7 @@ class Table:
     row_schema: MetadataSchema | None = None
     times: NDArray[np.float64] | None = None  # (n,)
     weights: NDArray[np.float64] | None = None  # (n,)
+    words: Words = field(default_factory=Words)
 
     @classmethod
     def read(
@@ -134,6 +138,7 @@ class Table:
         encoding: str | None = None,
         row_names: Sequence[object] | None = None,
         feature_names: Sequence[object] | None = None,
+        words: Mapping[str, str] | None = None,
     ) -> Table:
         """Read a table from files, data frames or arrays.
 
@@ -197,6 +202,9 @@ class Table:
             The encoding of text files, UTF-8 by default.
         row_names, feature_names : sequence of str or int, optional
             The names of the rows and features of an array or sparse matrix, by default 0, 1, 2 and so on.
+        words : mapping, optional
+            The nouns for a ``row``, a ``feature`` and a ``value`` on the page and in messages, by default the
+            names of their columns, and the metadata column of the ``title``, by default title, or name.
 
         Returns
         -------
@@ -241,6 +249,7 @@ class Table:
                 TextFormat(separator, decimal, encoding, MissingCodes.of(missing)),
                 encoders,
                 Reporter(quiet),
+                words,
             )
         table = cls(*parts)
         table.__dict__["_vectors"] = vectors  # a cached property

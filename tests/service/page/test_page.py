@@ -6,8 +6,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import httpx
+import pyarrow as pa
 import pytest
 
+from headstart.model import Headstart
 from headstart.service.auth import create_token
 from headstart.service.store import Store
 from tests.service.page.conftest import Open, settle
@@ -25,6 +27,7 @@ TRICKS = [
     "..",
 ]
 VIEWS = ["features", "feature/f3", "row/u3", "feature/seen", "add", "feature/unknown", "rows", "quality"]
+VIEWS += ["add-row", "cell", "cell?row=u3&feature=f3"]
 VIEWS += ["features?search=nothing+like+this"]
 # The charts' tables; a frame later it is known which of them scroll.
 OPEN_TABLES = """() => {
@@ -101,6 +104,7 @@ def test_a_row_is_explained_and_removed(open_page: Open, api: httpx.Client) -> N
     page = open_page("#/rows")
     page.get_by_label("Search by name").fill("SOMEo")
     page.get_by_role("link", name="someone").click()
+    page.get_by_role("heading", name="someone", level=1).wait_for()
     settle(page)
     assert "Observed 3 features" in page.locator(".lead").inner_text()
     why = page.get_by_role("button", name="Why").nth(2)
@@ -119,6 +123,77 @@ def test_a_row_is_explained_and_removed(open_page: Open, api: httpx.Client) -> N
         if status == 404:
             page.get_by_role("heading", name="Rows", level=1).wait_for()
         assert api.get("/v1/rows/someone").status_code == status
+
+
+def test_a_row_is_added_and_observed_on_the_page(open_page: Open, api: httpx.Client) -> None:
+    page = open_page("#/rows")
+    page.get_by_role("link", name="Add a row").click()
+    page.get_by_label("Name", exact=True).fill("newcomer")
+    page.get_by_label("Feature", exact=True).fill("f1")
+    page.get_by_label("Value").fill("5")
+    page.get_by_role("button", name="Add it").click()
+    page.get_by_role("heading", name="newcomer", level=1).wait_for()
+    settle(page)
+    assert api.get("/v1/rows/newcomer").json()["observations"] == {"f1": 5}
+    page.get_by_label("Feature", exact=True).fill("f2")
+    page.get_by_label("Value").fill("2")
+    page.get_by_role("button", name="Save observations").click()
+    page.get_by_text("Added 1 observation.").wait_for()
+    assert "Observed 2 features" in page.locator(".lead").inner_text()
+    assert api.get("/v1/rows/newcomer").json()["observations"] == {"f1": 5, "f2": 2}
+    page.get_by_label("Feature", exact=True).fill("no such film")
+    page.get_by_label("Value").fill("2")
+    page.get_by_role("button", name="Save observations").click()
+    told = page.get_by_role("alert").filter(has_text="no such film")
+    told.wait_for()
+    assert "()" not in told.inner_text()
+
+
+def test_a_cell_is_looked_up(open_page: Open, api: httpx.Client) -> None:
+    page = open_page("#/cell")
+    page.get_by_label("Row", exact=True).fill("u3")
+    page.get_by_label("Feature", exact=True).fill("f3")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("img", name="Why: f3:").wait_for()
+    body = {"rows": ["u3"], "features": ["f3"]}
+    (found,) = api.post("/v1/predict", json=body).json()["predictions"]
+    assert page.locator(".values").inner_text() == f"{found['mean']:.2f}"
+    observed = api.get("/v1/rows/u3").json()["observations"].get("f3")
+    said = "It was not observed." if observed is None else f"Observed: {observed:g}."
+    page.get_by_text(said).wait_for()
+    page.reload()  # the address names the cell
+    page.get_by_role("img", name="Why: f3:").wait_for()
+    page.get_by_label("Row", exact=True).fill("nobody")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("alert").filter(has_text="nobody").wait_for()
+
+
+def test_the_page_speaks_the_words_of_the_table(open_page: Open, tmp_path: Path) -> None:
+    lines = [(f"u{i}", f"m{j}", 1 + (i * j) % 5) for i in range(12) for j in range(6) if (i + j) % 4]
+    ratings = pa.table(dict(zip(("user_id", "film", "stars"), zip(*lines, strict=True), strict=True)))
+    films = pa.table({"film": [f"m{j}" for j in range(6)], "headline": [f"Tale {j}" for j in range(6)]})
+    columns = {"row": "user_id", "feature": "film", "value": "stars", "words": {"title": "headline"}}
+    model = Headstart(adapter="bayes", quiet=True).fit(ratings, metadata=films, **columns)
+    model.save(tmp_path / "films.headstart")
+    with Server(tmp_path / "films.headstart", f"sqlite:///{tmp_path / 'store.db'}") as server:
+        page = open_page("", address=server.address)
+        page.get_by_role("heading", name="Films", level=1).wait_for()
+        page.get_by_role("link", name="Add a film").wait_for()
+        page.get_by_label("Search by name or title").fill("tale 4")
+        page.get_by_text("1 film with “tale 4”").wait_for()
+        page.get_by_role("link", name="Tale 4").click()
+        page.get_by_role("heading", name="Tale 4", level=1).wait_for()
+        settle(page)
+        page.get_by_label("User", exact=True).fill("u3")
+        page.get_by_label("Stars (1–5)").fill("5")
+        page.get_by_role("button", name="Save observations").click()
+        page.get_by_text("the film now has").wait_for()
+        page.get_by_role("link", name="Users", exact=True).first.click()
+        page.get_by_role("heading", name="Users", level=1).wait_for()
+        page.get_by_role("link", name="u3", exact=True).click()
+        page.get_by_role("button", name="Remove this user").wait_for()
+        settle(page)
+        assert "stars from" in page.get_by_role("img", name="Why:").get_attribute("aria-label")
 
 
 def test_names_are_shown_as_text(open_page: Open, api: httpx.Client) -> None:

@@ -152,6 +152,7 @@ def build_state(
         table_weights=read_table_weights(groups),
         table_values=read_table_values(groups),
         arrivals=facts.arrivals,
+        words=facts.words,
     )
 
 

@@ -66,6 +66,7 @@ def export_table(model: ModelState, *, metadata: bool = True) -> Table:
         row_schema=_row_schema(model, row_records) if metadata and row_records is not None else None,
         times=None if model.clock is None or ordered.times is None else ordered.times[last],
         weights=None if ordered.weights is None else ordered.weights[last],
+        words=model.words,
     )
 
 

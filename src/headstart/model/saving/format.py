@@ -38,6 +38,7 @@ from headstart.table import MetadataSchema, Names
 from headstart.table.cells import index_dtype
 from headstart.table.metadata import as_array, as_bytes, records_from
 from headstart.table.times import LEAST_WEIGHT, MOST_WEIGHT
+from headstart.table.words import Words
 from headstart.training.judge import Judgement
 
 Groups = dict[str, dict[str, Tensor]]  # tensors by name, by part of the model
@@ -81,6 +82,7 @@ class ModelFacts(Config):
     arrivals: Annotated[int, Field(ge=0)] = 0  # the arrival of the next observation
     # The tensors that are not stored, by name, each with the name of an equal one.
     copies: dict[str, str] = Field(default_factory=dict)
+    words: Words = Words()  # what rows, features and values are called
 
 
 def checksum(facts: dict[str, Any]) -> str:
@@ -120,6 +122,7 @@ def model_facts(model: ModelState, weights: str, digest: str, copies: Mapping[st
         times=None if model.clock is None else (model.clock.fitted_at, model.clock.now),
         arrivals=model.arrivals,
         copies=dict(copies),
+        words=model.words,
     )
 
 

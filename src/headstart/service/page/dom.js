@@ -33,9 +33,12 @@ export function uniqueId(prefix) {
   return `${prefix}-${lastNumber}`;
 }
 
-/** Create a link to the view of a feature or row. */
-export function link(view, name, attributes) {
-  return h("a", { href: href(view, name), dir: "auto", ...attributes }, name);
+/** Create a link to the view of a feature or row; the title is shown, and the name after it. */
+export function link(view, name, title) {
+  const anchor = h("a", { href: href(view, name), dir: "auto" }, title || name);
+  return title && title !== name
+    ? h("span", null, anchor, " ", h("small", { class: "inline", dir: "auto" }, name))
+    : anchor;
 }
 
 /** Return the address of a view; names are encoded. */

@@ -3,12 +3,12 @@
 import { h, s } from "./dom.js";
 import { number, percent } from "./format.js";
 
-/** Draw a number as a bar, inside a line of a table. */
-export function meter(share) {
+/** Draw a number as a bar, inside a line of a table; `name` is "doubt" where a long bar is bad. */
+export function meter(share, name = "") {
   const width = Math.max(0, Math.min(1, share || 0)) * 100;
   return s(
     "svg",
-    { class: "meter", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" },
+    { class: `meter ${name}`.trim(), viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" },
     s("rect", { class: "track", width: 100, height: 8 }),
     s("rect", { class: "value", width, height: 8 }),
   );

@@ -1,20 +1,21 @@
 // Show the view of the address: "#/feature/NAME?search=…" calls feature(content, NAME, parameters).
 
-import { get } from "./api.js";
 import { h } from "./dom.js";
-import { count } from "./format.js";
 import { problem } from "./parts.js";
 import { add } from "./views/add.js";
+import { cell } from "./views/cell.js";
 import { feature } from "./views/feature.js";
 import { features } from "./views/features.js";
 import { quality } from "./views/quality.js";
 import { row } from "./views/row.js";
-import { rows } from "./views/rows.js";
+import { addRow, rows } from "./views/rows.js";
+import { capital, countOf, loadWords, words } from "./words.js";
 
-const VIEWS = { features, feature, add, rows, row, quality };
-const PARENTS = { feature: "features", add: "features", row: "rows" };
+const VIEWS = { features, feature, add, rows, row, "add-row": addRow, cell, quality };
+const PARENTS = { feature: "features", add: "features", row: "rows", "add-row": "rows" };
 const main = document.getElementById("main");
 let lastVisit = 0;
+let wordsLoaded = false;
 
 function parseAddress(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
@@ -44,6 +45,7 @@ async function show() {
   markCurrent(view);
   main.setAttribute("aria-busy", "true");
   try {
+    if (!wordsLoaded) await showModel();
     await (VIEWS[view] ?? features)(content, name, query);
   } catch (error) {
     content.replaceChildren(
@@ -67,9 +69,12 @@ async function show() {
 }
 
 async function showModel() {
-  const model = await get("v1/model");
+  const model = await loadWords();
+  wordsLoaded = true;
+  for (const item of document.querySelectorAll('[data-view="features"], [data-view="rows"]'))
+    item.textContent = capital(words[item.dataset.view]);
   document.getElementById("model").textContent =
-    `${count(model.features, "feature")}, ${count(model.rows, "row")}. Model ${model.model}.`;
+    `${countOf(model.features, "feature")}, ${countOf(model.rows, "row")}. Model ${model.model}.`;
 }
 
 document.querySelector(".skip").addEventListener("click", (event) => {
@@ -77,6 +82,4 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   main.focus();
 });
 addEventListener("hashchange", show);
-show()
-  .then(showModel)
-  .catch(() => {});
+show();

@@ -1,12 +1,18 @@
-// A form for observations of one feature: lines of a row and its value.
+// A form for observations of one feature or row: lines of a row or feature and its value.
 
 import { Problem } from "./api.js";
 import { h } from "./dom.js";
 import { field, problem, suggestNames } from "./parts.js";
+import { capital, words } from "./words.js";
 
-/** Create fields of rows and values: `element`, `read()` → {row: value}, `start(row)` and `clear()`. */
-export function observationFields({ low, high, kind, levels }) {
+/**
+ * Create fields of names and values: `element`, `read()` → {name: value}, `start(name)` and `clear()`.
+ * The names are rows, for observations of a feature of this `kind`; or features, whose values are of any kind.
+ */
+export function observationFields({ low, high, kind, levels, of = "row" }) {
+  const anyKind = of === "feature";
   if (kind.startsWith("click")) [low, high] = [null, null]; // predictions are limited to 0–1, values are not
+  const bounded = !levels && low !== null && low !== undefined;
   const lines = h("div", { class: "lines" });
   const add = (row = "") => {
     const name = h("input", { value: row, autocomplete: "off" });
@@ -20,14 +26,16 @@ export function observationFields({ low, high, kind, levels }) {
               ? levels.map((level) => h("option", { value: level }, level))
               : [h("option", { value: "1" }, "1 (yes)"), h("option", { value: "0" }, "0 (no)")],
           )
-        : h("input", { type: "number", step: "any", min: low, max: high, inputmode: "decimal" });
+        : anyKind
+          ? h("input", { autocomplete: "off" })
+          : h("input", { type: "number", step: "any", min: low, max: high, inputmode: "decimal" });
     lines.append(
       h(
         "div",
         { class: "line" },
-        field("Row", name),
-        field(levels || low === null || low === undefined ? "Value" : `Value (${low}–${high})`, value),
-        suggestNames(name, "rows"),
+        field(capital(words[of]), name),
+        field(bounded ? `${capital(words.value)} (${low}–${high})` : capital(words.value), value),
+        suggestNames(name, `${of}s`),
       ),
     );
     return { name, value };
@@ -54,19 +62,22 @@ export function observationFields({ low, high, kind, levels }) {
     read() {
       const filled = inputs().filter(([name, value]) => name.value || value.value);
       for (const [name, value] of filled) {
-        if (!name.value) throw new Problem(422, "Name the row of each value.");
+        if (!name.value) throw new Problem(422, `Name the ${words[of]} of each ${words.value}.`);
         if (filled.filter(([other]) => other.value === name.value).length > 1)
           throw new Problem(422, `${name.value} is there twice; keep one value.`);
-        if (!value.value) throw new Problem(422, `Enter the value of ${name.value}.`);
+        if (!value.value) throw new Problem(422, `Enter the ${words.value} of ${name.value}.`);
       }
       return Object.fromEntries(
-        filled.map(([name, value]) => [name.value, levels ? value.value : Number(value.value)]),
+        filled.map(([name, value]) => [name.value, levels ? value.value : numberOrText(value.value, anyKind)]),
       );
     },
   };
 }
 
-/** Create the form; `submit` is called with {row: value}. */
+// A feature of labels has texts as values; the service explains which ones.
+const numberOrText = (text, anyKind) => (anyKind && Number.isNaN(Number(text)) ? text : Number(text));
+
+/** Create the form; `submit` is called with {name: value}. */
 export function observationForm({ known, submit }) {
   const fields = observationFields(known);
   const message = h("div");
@@ -81,7 +92,7 @@ export function observationForm({ known, submit }) {
         try {
           const observations = fields.read();
           if (!Object.keys(observations).length)
-            throw new Problem(422, "Enter at least one row and its value.");
+            throw new Problem(422, `Enter at least one ${words[known.of ?? "row"]} and its ${words.value}.`);
           await submit(observations);
           fields.clear();
         } catch (error) {

@@ -103,7 +103,11 @@ export function suggestNames(input, collection) {
     const query = `limit=12&search=${encodeURIComponent(input.value)}`;
     const answer = await get(`v1/${collection}?${query}`).catch(() => null);
     if (answer)
-      list.replaceChildren(...answer[collection].map((item) => h("option", { value: item.name ?? item })));
+      list.replaceChildren(
+        ...answer[collection].map((item, i) =>
+          h("option", { value: item.name ?? item }, item.title ?? answer.titles?.[i] ?? null),
+        ),
+      );
   };
   input.addEventListener("focus", ask, { once: true });
   input.addEventListener("input", debounce(ask));

@@ -5,6 +5,7 @@ import { h, href, announce, uniqueId } from "../dom.js";
 import { count, formatKind, levelsOf, number } from "../format.js";
 import { observationFields } from "../observation_form.js";
 import { field, problem } from "../parts.js";
+import { a, capital, words } from "../words.js";
 
 const TYPES = { number: "number", date: "date" };
 const HINTS = {
@@ -26,9 +27,7 @@ export async function add(content) {
     null,
     kinds.map((text) => h("option", { value: text }, formatKind(text))),
   );
-  const columns = schema.features
-    .filter((column) => !["ignore", "custom"].includes(column.type))
-    .map(metadataField);
+  const columns = metadataFields(schema.features);
   const options = h("input", { autocomplete: "off" });
   const optionsField = field("Options", options, "The possible answers, separated by commas.");
   const observations = h("div");
@@ -59,11 +58,12 @@ export async function add(content) {
         button.disabled = true;
         try {
           const chosen = kind.value === "category" ? `category:${JSON.stringify(splitCommas(options.value))}` : kind.value;
-          const body = { name: name.value, kind: chosen, observations: fields.read(), metadata: {} };
-          for (const column of columns) {
-            const value = column.read();
-            if (value !== null) body.metadata[column.name] = value;
-          }
+          const body = {
+            name: name.value,
+            kind: chosen,
+            observations: fields.read(),
+            metadata: readMetadata(columns),
+          };
           const answer = await post("v1/features", body);
           announce(
             `Added ${answer.name} with ${count(answer.observations, "observation")}. Its predictions are ready.`,
@@ -77,20 +77,9 @@ export async function add(content) {
       },
     },
     field("Name", name),
-    kinds.length > 1 ? field("Kind", kind, "The values of the feature.") : null,
+    kinds.length > 1 ? field("Kind", kind, `The values of the ${words.feature}.`) : null,
     optionsField,
-    columns.length > 0 &&
-      h(
-        "fieldset",
-        null,
-        h("legend", null, "Metadata"),
-        h(
-          "p",
-          { class: "hint" },
-          "Optional. Metadata improves the predictions while there are few observations.",
-        ),
-        columns.map((column) => column.element),
-      ),
+    metadataFieldset(columns),
     h(
       "fieldset",
       null,
@@ -102,12 +91,38 @@ export async function add(content) {
     h("div", { class: "buttons" }, button, h("a", { class: "button", href: "#/features" }, "Cancel")),
   );
   content.append(
-    h("p", { class: "crumbs" }, h("a", { href: "#/features" }, "Features")),
-    h("h1", null, "Add a feature"),
-    h("p", { class: "lead" }, "It can be predicted for every row as soon as it is added."),
+    h("p", { class: "crumbs" }, h("a", { href: "#/features" }, capital(words.features))),
+    h("h1", null, `Add ${a(words.feature)}`),
+    h("p", { class: "lead" }, `It can be predicted for every ${words.row} as soon as it is added.`),
     form,
   );
 }
+
+/** Create a field for each metadata column that a person can enter. */
+export const metadataFields = (columns) =>
+  columns.filter((column) => !["ignore", "custom"].includes(column.type)).map(metadataField);
+
+/** Create a group of the fields; null if there are none. */
+export const metadataFieldset = (columns) =>
+  columns.length > 0
+    ? h(
+        "fieldset",
+        null,
+        h("legend", null, "Metadata"),
+        h(
+          "p",
+          { class: "hint" },
+          "Optional. Metadata improves the predictions while there are few observations.",
+        ),
+        columns.map((column) => column.element),
+      )
+    : null;
+
+/** Return the metadata that was entered, by column. */
+export const readMetadata = (columns) =>
+  Object.fromEntries(
+    columns.map((column) => [column.name, column.read()]).filter(([, value]) => value !== null),
+  );
 
 function metadataField(column) {
   if (["text", "tokens"].includes(column.type))

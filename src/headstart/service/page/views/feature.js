@@ -5,13 +5,13 @@ import { h, announce } from "../dom.js";
 import { count, estimate, formatKind, formatTime } from "../format.js";
 import { observationForm } from "../observation_form.js";
 import { askToConfirm, metadataCard, panel, problem } from "../parts.js";
+import { capital, words } from "../words.js";
 import { audience, distribution, history, observations, similar, suggestions } from "./feature_panels.js";
 
 export async function feature(content, name) {
   const address = pathOf("features", name);
   const [known, first] = await Promise.all([get(address), get(`${address}/distribution`)]);
   const state = { known, now: first, before: null };
-  const title = known.metadata.title ?? known.metadata.name;
   const facts = h("p", { class: "lead", id: "facts" }, factsOf(known));
   const effect = h("div", { class: "effect", role: "status" });
   const distributionPanel = panel(null, () => distribution(state), {
@@ -25,10 +25,10 @@ export async function feature(content, name) {
         "aria-labelledby": null,
         "aria-label": "How the prediction moved",
       });
-  const suggestionPanel = panel("Suggested rows to observe next", () => suggestions(name, (row) => form.start(row)));
+  const suggestionPanel = panel(`Suggested ${words.rows} to observe next`, () => suggestions(name, (row) => form.start(row)));
   const audiencePanel = panel("Audience", () => audience(known));
   const observationPanel = panel("Observations", () => observations(state.known));
-  const similarPanel = panel("Most similar features", () => similar(name));
+  const similarPanel = panel(`Most similar ${words.features}`, () => similar(name));
 
   const panels = [
     distributionPanel,
@@ -53,14 +53,14 @@ export async function feature(content, name) {
   });
 
   content.append(
-    h("p", { class: "crumbs" }, h("a", { href: "#/features" }, "Features")),
+    h("p", { class: "crumbs" }, h("a", { href: "#/features" }, capital(words.features))),
     h(
       "div",
       { class: "head" },
-      h("h1", { dir: "auto" }, name),
+      h("h1", { dir: "auto" }, known.title || name),
       h("button", { class: "danger quiet", onclick: () => removeFeature(name, address, content) }, "Remove"),
     ),
-    title ? h("p", { class: "lead", dir: "auto" }, title) : "",
+    known.title && known.title !== name ? h("p", { class: "muted", dir: "auto" }, name) : "",
     facts,
     h(
       "div",
@@ -103,15 +103,15 @@ function effectOf({ now, before, known }, added, warning) {
       h("dd", null, `${estimate(from)} → `, h("strong", null, estimate(to))),
     );
   return [
-    h("p", null, `Added ${count(added, "observation")}; the feature now has ${count(known.shots, "shot")}.`),
+    h("p", null, `Added ${count(added, "observation")}; the ${words.feature} now has ${count(known.shots, "shot")}.`),
     now.levels
       ? null
       : h(
           "dl",
           { class: "changes" },
-          change("Mean over rows", before.mean, now.mean),
-          change("Uncertainty of one row, ±", before.std, now.std),
-          change("Rows differ by ±", before.spread, now.spread),
+          change(`Mean over ${words.rows}`, before.mean, now.mean),
+          change(`Uncertainty of one ${words.row}, ±`, before.std, now.std),
+          change(`${capital(words.rows)} differ by ±`, before.spread, now.spread),
         ),
     warning && h("p", { class: "notice" }, warning),
   ].filter(Boolean);
@@ -120,7 +120,7 @@ function effectOf({ now, before, known }, added, warning) {
 async function removeFeature(name, address, content) {
   if (
     !(await askToConfirm(
-      "Remove this feature?",
+      `Remove this ${words.feature}?`,
       `“${name}” and all its observations will be removed. This cannot be undone.`,
       "Remove",
     ))

@@ -4,15 +4,16 @@ import { get, post } from "../api.js";
 import { curve, histogram } from "../charts.js";
 import { h, link } from "../dom.js";
 import { bars, figure, interval, meter, table } from "../figures.js";
-import { count, estimate, formatValue, number } from "../format.js";
+import { estimate, formatValue, number } from "../format.js";
 import { field } from "../parts.js";
+import { capital, countOf, words } from "../words.js";
 
 /** Show the distribution of predictions over rows, before and after the last observations. */
 export function distribution({ known, now, before }) {
   if (now.levels) {
     return [
       h("h2", null, "Predicted answers"),
-      h("p", { class: "muted" }, `The probability of each level, averaged over ${count(now.rows, "row")}.`),
+      h("p", { class: "muted" }, `The probability of each level, averaged over ${countOf(now.rows, "row")}.`),
       bars(now.levels, now.mean, before?.mean),
     ];
   }
@@ -24,8 +25,8 @@ export function distribution({ known, now, before }) {
   ]);
   return figure({
     title: "Predicted distribution",
-    summary: `Predictions for ${count(now.rows, "row")}: mean ${estimate(now.mean)}, rows differ by ± ${estimate(now.spread)}; the uncertainty of one row is ± ${estimate(now.std)}.${compared}`,
-    columns: ["Predicted value", "Rows", ...(before ? ["Rows before"] : [])],
+    summary: `Predictions for ${countOf(now.rows, "row")}: mean ${estimate(now.mean)}, ${words.rows} differ by ± ${estimate(now.spread)}; the uncertainty of one ${words.row} is ± ${estimate(now.std)}.${compared}`,
+    columns: ["Predicted value", capital(words.rows), ...(before ? [`${capital(words.rows)} before`] : [])],
     lines,
     height: 240,
     legend: before
@@ -34,7 +35,7 @@ export function distribution({ known, now, before }) {
           ["earlier", "before"],
         ]
       : [],
-    draw: histogram(now, before, /^(binary|click)/.test(known.kind) ? "predicted probability" : "predicted value"),
+    draw: histogram(now, before, /^(binary|click)/.test(known.kind) ? "predicted probability" : `predicted ${words.value}`),
   });
 }
 
@@ -58,8 +59,8 @@ export async function history(address, known) {
   const last = points.at(-1);
   return figure({
     title: "How the prediction moved",
-    summary: `The mean over rows went from ${estimate(points[0].mean)} to ${estimate(last.mean)}, its typical uncertainty (band) from ± ${estimate(points[0].std)} to ± ${estimate(last.std)}.`,
-    columns: ["Shots", "Mean", "Uncertainty", "Rows differ by"],
+    summary: `The mean over ${words.rows} went from ${estimate(points[0].mean)} to ${estimate(last.mean)}, its typical uncertainty (band) from ± ${estimate(points[0].std)} to ± ${estimate(last.std)}.`,
+    columns: ["Shots", "Mean", "Uncertainty", `${capital(words.rows)} differ by`],
     lines: points.map((point) => [point.shots, point.mean, point.std, point.spread]),
     draw: curve(
       points.map((point) => ({ x: point.shots, y: point.mean, error: point.std })),
@@ -72,7 +73,7 @@ export async function history(address, known) {
 export async function suggestions(name, choose) {
   const { rows } = await post("v1/suggest", { feature: name, n: 6 });
   return [
-    h("p", { class: "muted" }, "Their observations would inform most about this feature."),
+    h("p", { class: "muted" }, `Their observations would inform most about this ${words.feature}.`),
     h(
       "ul",
       { class: "names" },
@@ -108,7 +109,7 @@ export async function audience(known) {
 
 async function rankedRows(known, feature) {
   const { ranking, level } = await post("v1/audience", { feature, n: 6 });
-  if (!ranking.length) return h("p", { class: "muted" }, "All rows have an observation of it.");
+  if (!ranking.length) return h("p", { class: "muted" }, `All ${words.rows} have an observation of it.`);
   const range =
     known.low === null
       ? [Math.min(...ranking.map(({ low }) => low)), Math.max(...ranking.map(({ high }) => high))]
@@ -116,12 +117,10 @@ async function rankedRows(known, feature) {
   return [
     h("p", { class: "muted" }, `The highest predictions, with ${Math.round(level * 100)} % intervals.`),
     table({
-      caption: "Rows with the highest predictions",
-      columns: ["Row", "Predicted", "Interval"],
+      caption: `${capital(words.rows)} with the highest predictions`,
+      columns: [capital(words.row), "Predicted", "Interval"],
       lines: ranking.map((line) => [
-        line.title
-          ? h("span", null, link("row", line.row), " ", h("span", { class: "muted" }, line.title))
-          : link("row", line.row),
+        link("row", line.row, line.title),
         estimate(line.mean),
         h(
           "span",
@@ -138,10 +137,10 @@ async function rankedRows(known, feature) {
 export async function similar(name) {
   const answer = await post("v1/similar", { feature: name, n: 6 });
   return table({
-    caption: "Features whose predictions correlate most with its own",
-    columns: ["Feature", "Similarity"],
+    caption: `${capital(words.features)} whose predictions correlate most with its own`,
+    columns: [capital(words.feature), "Similarity"],
     lines: answer.similar.map((line) => [
-      link("feature", line.feature),
+      link("feature", line.feature, line.title),
       h("span", { class: "measure" }, meter(Math.abs(line.similarity)), line.similarity.toFixed(3)),
     ]),
   });
@@ -156,8 +155,8 @@ export function observations(known) {
   return [
     more && h("p", { class: "muted" }, more),
     table({
-      caption: "Observed values by row",
-      columns: ["Row", "Value"],
+      caption: `Observed values by ${words.row}`,
+      columns: [capital(words.row), capital(words.value)],
       lines: entries.map(([row, value]) => [link("row", row), formatValue(value)]),
     }),
   ];

@@ -3,13 +3,15 @@
 import { get } from "../api.js";
 import { h, link } from "../dom.js";
 import { interval, meter, table } from "../figures.js";
-import { count, estimate, formatKind, number, formatTime } from "../format.js";
+import { estimate, formatKind, number, formatTime } from "../format.js";
 import { field, pager, debounce } from "../parts.js";
+import { a, capital, countOf, words } from "../words.js";
 
 const LIMIT = 25;
 const SORTS = {
   "added asc": "First added first",
   "added desc": "Last added first",
+  "title asc": "Title or name",
   "name asc": "Name",
   "uncertainty desc": "Most uncertain first",
   "uncertainty asc": "Least uncertain first",
@@ -49,8 +51,8 @@ export async function features(content, _, parameters) {
     h(
       "div",
       { class: "head" },
-      h("h1", null, "Features"),
-      h("a", { class: "button primary", href: "#/add" }, "Add a feature"),
+      h("h1", null, capital(words.features)),
+      h("a", { class: "button primary", href: "#/add" }, `Add ${a(words.feature)}`),
     ),
     h(
       "form",
@@ -85,7 +87,9 @@ function renderPage(page, query, address) {
       h(
         "p",
         { class: "empty" },
-        query.search ? `No feature has “${query.search}” in its name or title.` : "There are no features yet.",
+        query.search
+          ? `No ${words.feature} has “${query.search}” in its name or title.`
+          : `There are no ${words.features} yet.`,
       ),
     ];
   }
@@ -99,8 +103,7 @@ function renderPage(page, query, address) {
     h(
       "span",
       { class: "name" },
-      link("feature", feature.name),
-      feature.title && h("small", { dir: "auto" }, feature.title),
+      link("feature", feature.name, feature.title),
       feature.added && h("small", null, `added ${formatTime(feature.added)}`),
     ),
     feature.mean === null
@@ -126,7 +129,7 @@ function renderPage(page, query, address) {
     h(
       "span",
       { class: "measure" },
-      meter((feature.uncertainty ?? 0) / maxUncertainty),
+      meter((feature.uncertainty ?? 0) / maxUncertainty, "doubt"),
       feature.uncertainty === null ? "–" : `± ${estimate(feature.uncertainty)}`,
     ),
   ]);
@@ -134,11 +137,11 @@ function renderPage(page, query, address) {
     h(
       "p",
       { class: "muted" },
-      `${count(page.total, "feature")}${query.search ? ` with “${query.search}” in the name or title` : ""}, ${kinds.join(", ")}. Predicted is the value of an average row with its 90 % interval. Bars compare the features of this page; shots on a logarithmic scale.`,
+      `${countOf(page.total, "feature")}${query.search ? ` with “${query.search}” in the name or title` : ""}, ${kinds.join(", ")}. Predicted is for an average ${words.row}, with the 90 % interval. Bars compare the ${words.features} of this page: long blue bars are many shots (on a logarithmic scale), long orange ones much uncertainty.`,
     ),
     table({
-      caption: "Features with their prediction, shots and uncertainty",
-      columns: ["Feature", "Predicted", "Shots", "Uncertainty"],
+      caption: `${capital(words.features)} with their prediction, shots and uncertainty`,
+      columns: [capital(words.feature), "Predicted", "Shots", "Uncertainty"],
       lines,
     }),
     pager(page.total, query.offset, LIMIT, (offset) => address({ offset })),

@@ -5,6 +5,7 @@ import { curve } from "../charts.js";
 import { h } from "../dom.js";
 import { figure, meter, table } from "../figures.js";
 import { count, number, formatTime } from "../format.js";
+import { countOf, words } from "../words.js";
 
 export async function quality(content) {
   const answer = await get("v1/quality");
@@ -13,7 +14,7 @@ export async function quality(content) {
     h(
       "p",
       { class: "lead" },
-      "The errors to expect for a new feature, the calibration of intervals, and how well new observations are predicted.",
+      `The errors to expect for a new ${words.feature}, the calibration of intervals, and how well new observations are predicted.`,
     ),
     h(
       "div",
@@ -44,12 +45,12 @@ function errors({ curve: points, judged_on: judged }) {
   if (!points.length)
     return emptyPart(
       title,
-      "The adapter of this model was chosen by hand and not judged on features held out. The default adapter is.",
+      `The adapter of this model was chosen by hand and not judged on ${words.features} held out. The default adapter is.`,
     );
   const [first, last] = [points[0], points.at(-1)];
   return figure({
     title,
-    summary: `On ${count(judged, "feature")} held out of training: ${first.error.toFixed(3)} at ${count(first.shots, "shot")}, ${last.error.toFixed(3)} at ${number(last.shots)}. Lower is better; the band is the standard error.`,
+    summary: `On ${countOf(judged, "feature")} held out of training: ${first.error.toFixed(3)} at ${count(first.shots, "shot")}, ${last.error.toFixed(3)} at ${number(last.shots)}. Lower is better; the band is the standard error.`,
     columns: ["Shots", "Error", "Standard error"],
     lines: points.map((point) => [point.shots, point.error, point.standard_error]),
     draw: curve(

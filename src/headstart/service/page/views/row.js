@@ -1,11 +1,13 @@
 // One row: its observations, its recommended features, and the reasons of predictions.
 
 import { get, pathOf, post, remove } from "../api.js";
-import { waterfall } from "../charts.js";
 import { h, link, announce } from "../dom.js";
-import { bars, figure, interval, table } from "../figures.js";
-import { count, estimate, formatMetadata, formatValue, number, signed, formatTime } from "../format.js";
+import { explain, whyCard } from "../explanation.js";
+import { bars, interval, table } from "../figures.js";
+import { count, estimate, formatValue, number, formatTime } from "../format.js";
+import { observationForm } from "../observation_form.js";
 import { askToConfirm, metadataCard, panel, problem } from "../parts.js";
+import { capital, countOf, words } from "../words.js";
 
 const LIMIT = 100; // of observations in the list
 const MAX_ANSWERS = 12; // features whose answers are shown
@@ -15,46 +17,71 @@ export async function row(content, name) {
   const [known, { features, total }] = await Promise.all([get(address), get("v1/features?limit=1000")]);
   const labelled = features.filter(({ name, levels }) => levels && !(name in known.observations));
   const numbers = total > features.filter(({ kind }) => kind.startsWith("category")).length;
-  const why = h(
-    "section",
-    { class: "card", "aria-live": "polite", "aria-labelledby": "why" },
-    h("h2", { id: "why" }, "Why"),
-    h("p", { class: "muted" }, "Choose “Why” beside a prediction."),
-  );
-  const observed = Object.keys(known.observations).length;
+  const why = whyCard("Choose “Why” beside a prediction.");
+  const lead = h("p", { class: "lead" });
   const since = known.added
     ? ` Added ${formatTime(known.added)}.`
     : known.fitted
       ? " In the model since the fit."
       : "";
+  const showLead = ({ observations }) => {
+    lead.textContent = `Observed ${countOf(Object.keys(observations).length, "feature")}.${since}`;
+  };
+  showLead(known);
+  const state = { known };
+  const panels = [
+    numbers &&
+      panel(`Recommended ${words.features}`, () => recommendations(name, why), { class: "card tall" }),
+    labelled.length > 0 && panel("Predicted answers", () => answers(name, labelled, why)),
+    panel("Observations", () => observations(state.known)),
+  ];
+  const effect = h("div", { class: "effect", role: "status" });
+  const form = observationForm({
+    known: { kind: "any", of: "feature" },
+    async submit(values) {
+      const triples = Object.entries(values).map(([feature, value]) => ({ row: name, feature, value }));
+      const answer = await post("v1/observations", { observations: triples });
+      state.known = await get(address);
+      showLead(state.known);
+      delete why.dataset.feature;
+      effect.replaceChildren(
+        h("p", null, `Added ${count(triples.length, "observation")}.`),
+        answer.warning ? h("p", { class: "notice" }, answer.warning) : "",
+      );
+      await Promise.all(panels.filter(Boolean).map((panel) => panel.reload()));
+    },
+  });
   const facts = Object.keys(known.metadata).length > 0 && metadataCard(known.metadata);
   content.append(
-    h("p", { class: "crumbs" }, h("a", { href: "#/rows" }, "Rows")),
+    h("p", { class: "crumbs" }, h("a", { href: "#/rows" }, capital(words.rows))),
     h(
       "div",
       { class: "head" },
-      h("h1", { dir: "auto" }, name),
+      h("h1", { dir: "auto" }, known.title || name),
       h(
         "button",
         { class: "danger quiet", onclick: () => removeRow(name, address, content) },
-        "Remove this row",
+        `Remove this ${words.row}`,
       ),
     ),
-    h("p", { class: "lead" }, `Observed ${count(observed, "feature")}.${since}`),
+    known.title && known.title !== name ? h("p", { class: "muted", dir: "auto" }, name) : "",
+    lead,
     h(
       "div",
       { class: "columns" },
-      h(
-        "div",
-        null,
-        numbers && panel("Recommended features", () => recommendations(name, why), { class: "card tall" }),
-        labelled.length > 0 && panel("Predicted answers", () => answers(name, labelled, why)),
-      ),
+      h("div", null, panels[0], panels[1]),
       h(
         "div",
         null,
         why,
-        panel("Observations", () => observations(known)),
+        h(
+          "section",
+          { class: "card", "aria-labelledby": "enter" },
+          h("h2", { id: "enter" }, "Enter observations"),
+          form.element,
+          effect,
+        ),
+        panels[2],
         facts,
       ),
     ),
@@ -63,7 +90,7 @@ export async function row(content, name) {
 
 async function recommendations(name, why) {
   const { ranking, level } = await post("v1/recommend", { row: name, n: 10, mixed_kinds: true });
-  if (!ranking.length) return h("p", { class: "muted" }, "It has observations of all features.");
+  if (!ranking.length) return h("p", { class: "muted" }, `It has observations of all ${words.features}.`);
   const range = [Math.min(...ranking.map(({ low }) => low)), Math.max(...ranking.map(({ high }) => high))];
   const whyButton = (feature) =>
     h(
@@ -75,12 +102,10 @@ async function recommendations(name, why) {
   return [
     h("p", { class: "muted" }, `The highest predictions, with ${Math.round(level * 100)} % intervals.`),
     table({
-      caption: "Features with the highest predictions",
-      columns: ["Feature", "Predicted", "Reasons"],
+      caption: `${capital(words.features)} with the highest predictions`,
+      columns: [capital(words.feature), "Predicted", "Reasons"],
       lines: ranking.map((line) => [
-        line.title
-          ? h("span", null, link("feature", line.feature), " ", h("span", { class: "muted" }, line.title))
-          : link("feature", line.feature),
+        link("feature", line.feature, line.title),
         h(
           "span",
           { class: "stack" },
@@ -125,57 +150,17 @@ async function answers(name, labelled, why) {
   ];
 }
 
-async function explain(name, feature, why, jump = true) {
-  why.dataset.feature = feature;
-  try {
-    const explanation = await post("v1/explain", { row: name, feature, n: 10 });
-    if (why.dataset.feature !== feature) return; // another feature was chosen meanwhile
-    const parts = explanation.contributions.map((part) => ({
-      label: labelOf(part),
-      value: part.value,
-      text: signed(part.value),
-    }));
-    const rest = explanation.output - explanation.baseline - parts.reduce((sum, part) => sum + part.value, 0);
-    if (Math.abs(rest) > 5e-4) parts.push({ label: "everything else", value: rest, text: signed(rest) });
-    const chart = waterfall(
-      { label: "Baseline", value: explanation.baseline, text: estimate(explanation.baseline) },
-      parts,
-      { label: "Sum", value: explanation.output, text: estimate(explanation.output) },
-    );
-    const unit = explanation.unit ? ` in ${explanation.unit}` : "";
-    why.replaceChildren(
-      figure({
-        title: "Why",
-        ...chart,
-        summary: `${explanation.feature}: from ${estimate(explanation.baseline)} to ${estimate(explanation.output)}${unit}; the parts add up.${Math.abs(explanation.mean - explanation.output) < 5e-3 ? "" : ` Predicted: ${estimate(explanation.mean)}.`}`,
-        columns: ["Reason", "Contribution"],
-        lines: [
-          ["Baseline", explanation.baseline],
-          ...parts.map((part) => [part.label, part.text]),
-          ["Sum", explanation.output],
-        ],
-      }),
-    );
-    why.querySelector("h2").id = "why";
-  } catch (error) {
-    why.replaceChildren(h("h2", { id: "why" }, "Why"), problem(error));
-  }
-  if (jump) why.scrollIntoView({ block: "nearest", behavior: "smooth" });
-}
-
-// The label of the service, such as "year = 1971"; lists are joined here.
-const labelOf = (part) =>
-  Array.isArray(part.given) ? `${part.name} = ${formatMetadata(part.given)}` : part.label;
-
 function observations(known) {
   const entries = Object.entries(known.observations);
   if (!entries.length) return h("p", { class: "muted" }, "None yet.");
   return [
     entries.length > LIMIT && h("p", { class: "muted" }, `The first ${LIMIT} of ${number(entries.length)}.`),
     table({
-      caption: "Observed values by feature",
-      columns: ["Feature", "Value"],
-      lines: entries.slice(0, LIMIT).map(([feature, value]) => [link("feature", feature), formatValue(value)]),
+      caption: `Observed values by ${words.feature}`,
+      columns: [capital(words.feature), capital(words.value)],
+      lines: entries
+        .slice(0, LIMIT)
+        .map(([feature, value]) => [link("feature", feature, known.titles[feature]), formatValue(value)]),
     }),
   ].filter(Boolean);
 }
@@ -183,8 +168,8 @@ function observations(known) {
 async function removeRow(name, address, content) {
   if (
     !(await askToConfirm(
-      "Remove this row?",
-      `“${name}” and all its observations will be removed from the features and the store. This cannot be undone.`,
+      `Remove this ${words.row}?`,
+      `“${name}” and all its observations will be removed from the ${words.features} and the store. This cannot be undone.`,
       "Remove",
     ))
   )

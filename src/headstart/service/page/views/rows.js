@@ -1,9 +1,11 @@
-// The list of rows.
+// The list of rows, and a form for a new one.
 
-import { get } from "../api.js";
-import { h, link } from "../dom.js";
-import { count } from "../format.js";
-import { field, pager, debounce } from "../parts.js";
+import { get, pathOf, post } from "../api.js";
+import { announce, h, href, link } from "../dom.js";
+import { observationFields } from "../observation_form.js";
+import { debounce, field, pager, problem } from "../parts.js";
+import { a, capital, countOf, words } from "../words.js";
+import { metadataFields, metadataFieldset, readMetadata } from "./add.js";
 
 const LIMIT = 60;
 
@@ -21,16 +23,17 @@ export async function rows(content, _, parameters) {
     }),
   );
   content.append(
-    h("h1", null, "Rows"),
     h(
-      "p",
-      { class: "lead" },
-      "The people or things with observations of features. Open a row to see its recommended features, and why.",
+      "div",
+      { class: "head" },
+      h("h1", null, capital(words.rows)),
+      h("a", { class: "button primary", href: "#/add-row" }, `Add ${a(words.row)}`),
     ),
+    h("p", { class: "lead" }, `Open ${a(words.row)} to see its recommended ${words.features}, and why.`),
     h(
       "form",
       { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
-      field("Search by name", search),
+      field("Search by name or title", search),
     ),
     results,
   );
@@ -43,13 +46,63 @@ async function load(results, query, address) {
   if (request !== load.last) return; // a later request is on its way
   results.replaceChildren(
     ...[
-      h("p", { class: "muted" }, page.total ? `${count(page.total, "row")}.` : "No row has such a name."),
+      h("p", { class: "muted" }, page.total ? `${countOf(page.total, "row")}.` : `No ${words.row} has such a name or title.`),
       h(
         "ul",
         { class: "names" },
-        page.rows.map((name) => h("li", null, link("row", name))),
+        page.rows.map((name, i) => h("li", null, link("row", name, page.titles?.[i]))),
       ),
       pager(page.total, query.offset, LIMIT, (offset) => address({ offset })),
     ].filter(Boolean),
+  );
+}
+
+/** Show the form for a new row: its name, metadata and first observations. */
+export async function addRow(content) {
+  const schema = await get("v1/schema");
+  const name = h("input", { required: true, maxlength: 500, autocomplete: "off" });
+  const columns = metadataFields(schema.rows);
+  const fields = observationFields({ kind: "any", of: "feature" });
+  const message = h("div");
+  const button = h("button", { class: "primary" }, "Add it");
+  const form = h(
+    "form",
+    {
+      class: "card narrow",
+      async onsubmit(event) {
+        event.preventDefault();
+        message.replaceChildren();
+        button.disabled = true;
+        try {
+          const metadata = columns.length ? { metadata: readMetadata(columns) } : {};
+          const body = { name: name.value, observations: fields.read(), ...metadata };
+          await post("v1/rows", body);
+          const known = await get(pathOf("rows", name.value)); // its name as the service spells it
+          announce(`Added ${known.name}. Its predictions are ready.`);
+          location.hash = href("row", known.name);
+        } catch (error) {
+          message.replaceChildren(problem(error));
+          message.firstChild.scrollIntoView({ block: "nearest" });
+        }
+        button.disabled = false;
+      },
+    },
+    field("Name", name),
+    metadataFieldset(columns),
+    h(
+      "fieldset",
+      null,
+      h("legend", null, "First observations"),
+      h("p", { class: "hint" }, "Optional; more can be entered at any time."),
+      fields.element,
+    ),
+    message,
+    h("div", { class: "buttons" }, button, h("a", { class: "button", href: "#/rows" }, "Cancel")),
+  );
+  content.append(
+    h("p", { class: "crumbs" }, h("a", { href: "#/rows" }, capital(words.rows))),
+    h("h1", null, `Add ${a(words.row)}`),
+    h("p", { class: "lead" }, `All ${words.features} can be predicted for it as soon as it is added.`),
+    form,
   );
 }
