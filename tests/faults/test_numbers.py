@@ -252,14 +252,14 @@ def test_a_head_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -
         heads = adapt(self, batch, states)
         return Heads(heads.weight * torch.nan, heads.bias, heads.covariance, heads.noise)
 
-    adapt_one = BayesHead.adapt_one
+    adapt_sums = BayesHead.adapt_sums
 
-    def broken_one(self: BayesHead, *arguments: Any) -> OneHead:
-        head = adapt_one(self, *arguments)
+    def broken_stack(self: BayesHead, *arguments: Any) -> OneHead:
+        head = adapt_sums(self, *arguments)
         return head._replace(weight=head.weight * np.nan)
 
     monkeypatch.setattr(BayesHead, "adapt", broken)
-    monkeypatch.setattr(BayesHead, "adapt_one", broken_one)
+    monkeypatch.setattr(BayesHead, "adapt_sums", broken_stack)
     with pytest.raises(NumericalError, match="feature 'new'"):
         model.add_feature("new", observations={"u1": 3})
     assert snapshot(model) == before

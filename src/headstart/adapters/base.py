@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Self
@@ -63,6 +63,49 @@ class OneContext(NamedTuple):
         """The number of observations, or the sum of their age weights."""
         return np.float64(len(self.values)) if self.weights is None else self.weights.sum()
 
+    @property
+    def feature(self) -> OneFeature:
+        """The feature without its observations."""
+        return OneFeature(
+            np.asarray(self.kind), self.metadata, np.asarray(self.known), np.asarray(self.exposure)
+        )
+
+
+class OneFeature(NamedTuple):
+    """One feature without its observations in numpy; or a stack of features, with a leading axis."""
+
+    kind: Array  # ()
+    metadata: Array  # (metadata width,)
+    known: Array  # (): the position in the backbone; negative for a new feature
+    exposure: Array  # (): of a click feature; NaN: estimated from its observations
+
+    @staticmethod
+    def stack(features: Sequence[OneFeature]) -> OneFeature:
+        """Stack features along a new first axis."""
+        return OneFeature(*map(np.stack, zip(*features, strict=True)))
+
+
+class HeadSums(NamedTuple):
+    """Sums over the context of one feature in numpy, from which its head is computed; or a stack of them.
+
+    They are additive: the sums of a context are the sums of its parts, added.
+    """
+
+    counts: Any  # (): the number of observations, or the sum of their weights
+    total: Array  # (packed,): Σ w·[d; 1][d; 1]ᵀ, with precisions w
+    linear: Array  # (size,): Σ w·x·[d; 1]
+    squares: Any  # (): Σ w·x²
+    encoded: Array  # (any,): sums that the prior mean depends on
+
+    def add(self, other: HeadSums, sign: int = 1) -> HeadSums:
+        """Add ``other``, or subtract it if ``sign`` is −1."""
+        return HeadSums(*(one + sign * more for one, more in zip(self, other, strict=True)))
+
+    @staticmethod
+    def stack(sums: Sequence[HeadSums]) -> HeadSums:
+        """Stack sums along a new first axis."""
+        return HeadSums(*map(np.stack, zip(*sums, strict=True)))
+
 
 class Adapter(nn.Module, ABC):
     """Map the contexts of new features to their heads.
@@ -81,6 +124,7 @@ class Adapter(nn.Module, ABC):
     ===================== ==============================================================================
     ``makes_known_heads`` no further method: heads of known features, too, come from their observations
     ``adapts_one``        ``adapt_one``, ``refine_one``: one feature or row, in numpy
+    ``needs_context``     ``sum_context``, ``adapt_sums``: features in numpy, given additive sums
     ``sharded``           ``adapt_sharded``: the rows are distributed over several processes
     ``explainable``       ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
     ``supports_weights``  no further method: ``adapt`` reads the weights of observations
@@ -204,6 +248,18 @@ class Adapter(nn.Module, ABC):
         which iterations converge sooner.
         """
         self._cannot("adapt a single feature")
+
+    def needs_context(self, kind: int) -> bool:
+        """Return whether features of this ``kind`` need ``adapt_one``: no sums determine their heads."""
+        return True
+
+    def sum_context(self, context: OneContext) -> HeadSums:
+        """Compute the sums over the context of one feature."""
+        self._cannot("sum the context of a feature")
+
+    def adapt_sums(self, features: OneFeature, sums: HeadSums) -> OneHead:
+        """Compute the heads of a stack of ``features`` as ``adapt`` does, given sums over their contexts."""
+        self._cannot("adapt features given sums")
 
     def refine_one(self, state: OneState) -> OneState:
         """Refine the state of one row as ``refine`` does."""

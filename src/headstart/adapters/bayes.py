@@ -11,13 +11,21 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters.base import Adapter, AdapterConfig, OneContext, Reduce, register_adapter
+from headstart.adapters.base import (
+    Adapter,
+    AdapterConfig,
+    HeadSums,
+    OneContext,
+    OneFeature,
+    Reduce,
+    register_adapter,
+)
 from headstart.adapters.head_prior import HeadPrior, ReferenceFeatures, mean_squared_weights
 from headstart.adapters.unknown_scale import ScalePrior, infer_scales
 from headstart.core.clicks import estimate_exposure, weigh_click_values, weigh_clicks
@@ -33,7 +41,7 @@ from headstart.linalg.gaussian import (
     unpack_sums,
 )
 from headstart.linalg.laplace import condition_logistic, probit_scale
-from headstart.linalg.packed import make_positive_definite, pack
+from headstart.linalg.packed import make_positive_definite, pack, unpack
 from headstart.linalg.ragged import all_equal, groups_of_similar_counts, pad, pad_rows
 from headstart.table.kinds import KindType
 from headstart.table.outliers import LEAST_DEVIATION, winsorise, winsorise_by_feature, winsorise_one
@@ -342,46 +350,75 @@ class ClosedFormAdapter(Adapter):
         """The trained parameters in numpy, cached: they do not change after training."""
         return _Constants.of(self)
 
-    def one_prior_mean(self, context: OneContext, mean: Array) -> Array:  # noqa: ARG002
-        """Return the prior mean of one head, given its ``mean`` from metadata: (size,)."""
-        return mean
+    def one_prior_mean(self, features: OneFeature, means: Array, counts: Array, encoded: Array) -> Array:  # noqa: ARG002
+        """Return the prior means of heads, given their ``means`` from metadata: (…, size).
+
+        ``counts`` (…) and ``encoded`` (…, any) are sums over the contexts.
+        """
+        return means
+
+    def encode_context(self, context: OneContext) -> Array:  # noqa: ARG002
+        """Return the sums over the context of one feature that ``one_prior_mean`` reads: here none, (0,)."""
+        return np.zeros(0)
+
+    def needs_context(self, kind: int) -> bool:
+        """Return whether a head is no function of sums: with a logistic link, or winsorised values."""
+        return kind in (KindType.BINARY, KindType.REAL)
 
     def adapt_one(self, context: OneContext, start: Array | None = None) -> OneHead:
         """Compute the head of one feature as ``adapt`` does.
 
         ``start`` (size,) is a head close to the new one.
         """
-        constants = self._constants
+        if context.kind == KindType.BINARY:
+            scale = probit_scale(self._one_noise(context).astype(np.float64))
+            return self._condition_logistic_one(context, scale, start)
         if context.kind == KindType.REAL:
             extent = self.reference_features.row_scales(torch.from_numpy(context.activation)).numpy()
             context = context._replace(values=winsorise_one(context.values, extent, LEAST_DEVIATION))
-        usual, values = constants.noise[context.kind], context.values
-        noise = np.full(len(values), usual) if context.noise is None else usual * context.noise
-        if context.variance is not None:
-            noise = noise + context.variance @ constants.mean_squares
-        if context.kind == KindType.CLICK:
-            values, weights = weigh_click_values(values, context.weights, context.kind)
-            context = context._replace(values=values, weights=weights)
-        if context.kind == KindType.BINARY:
-            return self._condition_logistic_one(context, probit_scale(noise.astype(np.float64)), start)
-        scale = 1 / np.sqrt(noise, dtype=np.float64)
-        if context.weights is not None:
-            scale = scale * np.sqrt(context.weights)
-        rows, scaled = _scaled_rows(context.activation, scale), scale * values
-        return self._condition_linear_one(
-            context, ContextSums(context.shots, rows.T @ rows, scaled @ rows, scaled @ scaled)
-        )
+        return self.adapt_sums(context.feature, self.sum_context(context))
 
-    def _condition_linear_one(self, context: OneContext, sums: ContextSums) -> OneHead:
-        """Condition the prior of one head on the sums of its context, behind an identity link."""
-        means, constants = self._one_prior_means(context), self._constants
-        if context.kind == KindType.CLICK and constants.zeros is not None:
-            exposure = context.exposure
-            if math.isnan(exposure):
-                exposure = estimate_exposure(sums.counts, constants.usual_clicks)
-            sums = sums.add_zeros(exposure / constants.noise[context.kind], constants.zeros)
-        posterior = condition_on_sums(sums, means[: len(constants.roots)], constants.roots)
-        return self._one_head(context.kind, *mix(posterior, constants.shares, sums.counts))
+    def sum_context(self, context: OneContext) -> HeadSums:
+        """Compute the sums over the context of one feature behind an identity link."""
+        values, weights = context.values, context.weights
+        if context.kind == KindType.CLICK:
+            values, weights = weigh_click_values(values, weights, context.kind)
+            context = context._replace(values=values, weights=weights)
+        scale = 1 / np.sqrt(self._one_noise(context), dtype=np.float64)
+        if weights is not None:
+            scale = scale * np.sqrt(weights)
+        rows, scaled = _scaled_rows(context.activation, scale), scale * values
+        encoded = self.encode_context(context)
+        return HeadSums(context.shots, pack(rows.T @ rows), scaled @ rows, scaled @ scaled, encoded)
+
+    def _one_noise(self, context: OneContext) -> Array:
+        """Return the variance of each observation of one context: (n,)."""
+        usual = self._constants.noise[context.kind]
+        noise = np.full(len(context.values), usual) if context.noise is None else usual * context.noise
+        if context.variance is not None:
+            noise = noise + context.variance @ self._constants.mean_squares
+        return noise
+
+    def adapt_sums(self, features: OneFeature, sums: HeadSums) -> OneHead:
+        """Condition the priors of heads on the sums of their contexts, behind an identity link."""
+        return self._condition_sums(features, sums, unpack(sums.total))
+
+    def _condition_sums(self, features: OneFeature, sums: HeadSums, total: Array) -> OneHead:
+        """Condition the priors of heads on sums; ``total`` (…, size, size) is ``sums.total`` unpacked."""
+        constants, means = self._constants, self._one_prior_means(features, sums.counts, sums.encoded)
+        context = ContextSums(sums.counts, total, sums.linear, sums.squares)
+        clicks = features.kind == KindType.CLICK
+        if constants.zeros is not None and clicks.any():
+            exposure = np.where(
+                np.isnan(features.exposure),
+                estimate_exposure(sums.counts, constants.usual_clicks),
+                features.exposure,
+            )
+            weights = np.where(clicks, exposure / constants.noise[features.kind], 0.0)
+            context = context.add_zeros(weights, constants.zeros)
+        posterior = condition_on_sums(context, means[..., : len(constants.roots), :], constants.roots)
+        mean, covariance = mix(posterior, constants.shares, sums.counts)
+        return self._one_head(features.kind, mean, covariance)
 
     def _condition_logistic_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
         """Condition the prior of one head on its context behind a logistic link.
@@ -390,20 +427,21 @@ class ClosedFormAdapter(Adapter):
         """
         rows = _scaled_rows(context.activation, scale)
         weights = np.ones(len(rows)) if context.weights is None else context.weights
-        prior_mean, root = self._one_prior_means(context)[0], self._constants.roots[0]
-        return self._one_head(
-            context.kind, *condition_logistic(rows, context.values, weights, prior_mean, root, start=start)
+        means = self._one_prior_means(context.feature, context.shots, self.encode_context(context))
+        posterior = condition_logistic(
+            rows, context.values, weights, means[0], self._constants.roots[0], start=start
         )
+        return self._one_head(context.kind, *posterior)
 
-    def _one_prior_means(self, context: OneContext) -> Array:
-        """Return the means of the prior given metadata and context, and of the prior without: (2, size)."""
-        means = self.prior.one_means(context.metadata, context.kind, context.known)
-        means[0] = self.one_prior_mean(context, means[0])
+    def _one_prior_means(self, features: OneFeature, counts: Array, encoded: Array) -> Array:
+        """Return the prior means given metadata and context, and without them: (…, 2, size)."""
+        means = self.prior.means(features.metadata, features.kind, features.known)
+        means[..., 0, :] = self.one_prior_mean(features, means[..., 0, :], counts, encoded)
         return means
 
-    def _one_head(self, kind: int, mean: Array, covariance: Array) -> OneHead:
-        """Return the head of this mean (size,) and covariance (size, size)."""
-        return OneHead(mean[:-1], mean[-1], pack(covariance), self._constants.noise[kind])
+    def _one_head(self, kind: Any, mean: Array, covariance: Array) -> OneHead:
+        """Return the head of this mean (…, size) and covariance (…, size, size)."""
+        return OneHead(mean[..., :-1], mean[..., -1], pack(covariance), self._constants.noise[kind])
 
     def refine_one(self, state: OneState) -> OneState:
         """Estimate the noise of one row as ``refine`` does."""
@@ -455,7 +493,7 @@ class _Constants(NamedTuple):
 
     roots: Array  # (P, size, size): roots of the priors' covariances, with metadata and, if P = 2, without
     shares: Array | None  # (P,): the probabilities of the priors; None if P = 1
-    noise: tuple[np.float64, ...]  # by kind
+    noise: Array  # (kinds,)
     mean_squares: Array  # (width,), in single precision as the variances that it multiplies
     row_noise: Layers  # of the network for the noise of a row
     code_variance_weight: Array  # (code,)
@@ -474,7 +512,7 @@ class _Constants(NamedTuple):
         return cls(
             roots.numpy(),
             shares,
-            tuple(prior.log_noise.exp().double().numpy()),
+            prior.log_noise.exp().double().numpy(),
             adapter.mean_squares.clamp(min=0).numpy(),
             tuple(
                 (weight.astype(np.float64), bias.astype(np.float64))

@@ -11,7 +11,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headstart.adapters.base import AdapterConfig, OneContext, Reduce, register_adapter
+from headstart.adapters.base import (
+    AdapterConfig,
+    HeadSums,
+    OneContext,
+    OneFeature,
+    Reduce,
+    register_adapter,
+)
 from headstart.adapters.bayes import BayesConfig, BayesHead, ClosedFormAdapter
 from headstart.core.networks import Layers, SharedDropout, apply_layers, copy_layers, mlp
 from headstart.core.types import (
@@ -28,7 +35,6 @@ from headstart.core.types import (
     pad_heads,
 )
 from headstart.linalg.array_ops import A, Array, logistic, namespace
-from headstart.linalg.gaussian import ContextSums
 from headstart.linalg.ragged import segment_sum
 
 BLEND = "chn-bayes-blend"  # the name of the blend with the closed form, a candidate of "auto"
@@ -166,24 +172,34 @@ class CHNBayes(ClosedFormAdapter):
         """The trained networks in numpy, cached: they do not change after training."""
         return _Networks(*(copy_layers(network) for network in (self.phi, self.f, self.g, self.h, self.net)))
 
-    def one_prior_mean(self, context: OneContext, mean: Array) -> Array:
-        """Return the ``mean`` from metadata plus the output of the hypernetwork: (size,)."""
-        networks, values, single = self._networks, context.values.astype(np.float32), mean.astype(np.float32)
-        expected = context.activation @ single[:-1] + single[-1]
+    def encode_context(self, context: OneContext) -> Array:
+        """Return the sum of the hidden units of ``f`` over the context of one feature: (hidden,).
+
+        The last layer of f is linear, so that ``one_prior_mean`` applies it once to the sum.
+        """
+        feature, values = context.feature, context.values.astype(np.float32)
+        mean = self.prior.means(feature.metadata, feature.kind, feature.known)[0].astype(np.float32)
+        expected = context.activation @ mean[:-1] + mean[-1]
         if self.knowledge.likelihood.is_logistic(context.kind):
             expected = logistic(expected)
-        code = cast(Array, context.code)
-        outputs = apply_layers(networks.f, _row_inputs(code, values, expected))
+        inputs = _row_inputs(cast(Array, context.code), values, expected)
+        hidden = apply_layers(self._networks.f[:-1], inputs)
+        np.maximum(hidden, 0, out=hidden)
         if context.weights is not None:
-            outputs = outputs * context.weights[:, None]
-        sums = np.concatenate([[context.shots], outputs.sum(0, dtype=np.float64)])
-        encoded = [apply_layers(networks.g, _context_inputs(sums.astype(np.float32)))]
+            return context.weights @ hidden  # type: ignore[no-any-return]
+        return hidden.sum(0, dtype=np.float64)  # type: ignore[no-any-return]
+
+    def one_prior_mean(self, features: OneFeature, means: Array, counts: Array, encoded: Array) -> Array:
+        """Return the ``means`` from metadata plus the outputs of the hypernetwork: (…, size)."""
+        networks, shots = self._networks, np.asarray(counts)[..., None]
+        weight, bias = networks.f[-1]
+        sums = np.concatenate([shots, encoded @ weight + shots * bias], -1)
+        parts = [apply_layers(networks.g, _context_inputs(sums.astype(np.float32)))]
         if self.h is not None:
-            description = self.prior.describe(context.metadata, np.asarray(context.kind))[:-1]
-            description = description * self.readable.numpy()
-            encoded.append(apply_layers(networks.h, description))
-        correction: Array = self.prior_std.numpy() * apply_layers(networks.net, np.concatenate(encoded))
-        return mean + correction
+            description = self.prior.describe(features.metadata, features.kind)[..., :-1]
+            parts.append(apply_layers(networks.h, description * self.readable.numpy()))
+        correction: Array = self.prior_std.numpy() * apply_layers(networks.net, np.concatenate(parts, -1))
+        return means + correction
 
     def refine_one(self, state: OneState) -> OneState:
         """Estimate the noise of one row and add the learned activations, as ``refine`` does."""
@@ -196,16 +212,17 @@ class CHNBayes(ClosedFormAdapter):
             variance = np.concatenate([variance, np.zeros(len(learned))])
         return state._replace(activation=np.concatenate([state.activation, learned]), variance=variance)
 
-    def _condition_linear_one(self, context: OneContext, sums: ContextSums) -> OneHead:
-        """Condition one head, or blend it with that of the closed form, which has the same sums."""
+    def _condition_sums(self, features: OneFeature, sums: HeadSums, total: Array) -> OneHead:
+        """Condition heads, or blend them with those of the closed form, which have the same sums."""
         partner, shared = self._active_partner, self._shared
         if partner is None:
-            return super()._condition_linear_one(context, sums)
-        total, linear = sums.total[np.ix_(shared, shared)], sums.linear[shared]
-        closed_form = partner._condition_linear_one(context, sums._replace(total=total, linear=linear))
+            return super()._condition_sums(features, sums, total)
+        of_partner = sums._replace(linear=sums.linear[..., shared])
+        closed_form = partner._condition_sums(features, of_partner, total[..., shared, :][..., shared])
         if not self.shares.numpy().any():  # the blend is the closed form alone
             return pad_heads(closed_form, self.prior.size - 1)
-        return mix_heads(super()._condition_linear_one(context, sums), closed_form, self._one_share(context))
+        heads = super()._condition_sums(features, sums, total)
+        return mix_heads(heads, closed_form, self._share_at(sums.counts))
 
     def _condition_logistic_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
         """Condition one head behind a logistic link, or blend it with that of the closed form."""
@@ -216,13 +233,12 @@ class CHNBayes(ClosedFormAdapter):
         closed_form = partner._condition_logistic_one(fewer, scale, None if start is None else start[shared])
         if not self.shares.numpy().any():
             return pad_heads(closed_form, self.prior.size - 1)
-        return mix_heads(
-            super()._condition_logistic_one(context, scale, start), closed_form, self._one_share(context)
-        )
+        head = super()._condition_logistic_one(context, scale, start)
+        return mix_heads(head, closed_form, self._share_at(context.shots))
 
-    def _one_share(self, context: OneContext) -> Any:
-        """Return the weight of the hypernetwork's head of one feature, as ``share`` does."""
-        return np.float64(interpolate_at_shots(VALIDATION_SHOTS, self.shares.numpy(), context.shots))
+    def _share_at(self, shots: Any) -> Any:
+        """Return the weight of the hypernetwork's heads after ``shots`` (…) in numpy, as ``share`` does."""
+        return interpolate_at_shots(VALIDATION_SHOTS, self.shares.numpy(), shots)
 
     @property
     def _shared(self) -> list[int]:

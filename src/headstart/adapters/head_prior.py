@@ -385,14 +385,15 @@ class HeadPrior(nn.Module):
         """Return the columns of the regression: (…, columns).
 
         They are metadata, cubic and spline terms, the kind in a table of several kinds, and a constant. In
-        numpy, ``metadata`` (width,) and ``kinds`` () are those of one feature.
+        numpy, ``metadata`` (…, width) and ``kinds`` (…) are those of one feature or a stack of features.
         """
         if isinstance(metadata, np.ndarray):
-            splines = spline_terms(metadata[self.numeric.numpy()]).ravel().astype(metadata.dtype)
+            lead = metadata.shape[:-1]
+            splines = spline_terms(metadata[..., self.numeric.numpy()]).reshape(*lead, -1)
             parts: list[Array] = [add_cubic_terms(metadata, self.nonlinear.numpy()), splines]
             if self.encodes_kind:
-                parts.append((np.arange(self.types) == kinds).astype(metadata.dtype))
-            return np.concatenate([*parts, np.ones(1, metadata.dtype)])
+                parts.append(np.arange(self.types) == kinds[..., None])
+            return np.concatenate([*parts, np.ones((*lead, 1))], -1, dtype=metadata.dtype)
         splines = spline_terms(metadata[:, self.numeric]).flatten(1)
         columns: list[Tensor] = [add_cubic_terms(metadata, self.nonlinear), splines]
         if self.encodes_kind:
@@ -419,17 +420,22 @@ class HeadPrior(nn.Module):
         readable[-1] = False
         return readable
 
-    def one_means(self, metadata: Array, kind: int, known: int) -> Array:
-        """Return the prior means of one head with and without metadata, in numpy: (2, size).
+    def means(self, metadata: Array, kinds: Array, known: Array) -> Array:
+        """Return the prior means of heads with and without metadata, in numpy: (…, 2, size).
 
-        ``known`` is the position of the feature in the backbone, negative for a new feature.
+        ``metadata`` (…, width) and ``kinds`` (…) describe the features; ``known`` (…) are their positions in
+        the backbone, negative for new features.
         """
-        if known >= 0:
-            means, narrow = np.zeros((2, self.size)), self.known_means.numpy()[known]
-            means[:, : narrow.shape[1] - 1], means[:, -1] = narrow[:, :-1], narrow[:, -1]
-            return means
-        mean = self.describe(metadata, np.asarray(kind)) @ self.base.detach().numpy()
-        return np.stack([mean, self.plain_mean.numpy()]).astype(np.float64)
+        means = np.zeros((*known.shape, 2, self.size))
+        if (known < 0).any():
+            means[..., 0, :] = self.describe(metadata, kinds) @ self.base.detach().numpy()
+            means[..., 1, :] = self.plain_mean.numpy()
+        if (known >= 0).any():
+            narrow = self.known_means.numpy()[known[known >= 0]]
+            of_known = np.zeros((len(narrow), 2, self.size))
+            of_known[..., : narrow.shape[-1] - 1], of_known[..., -1] = narrow[..., :-1], narrow[..., -1]
+            means[known >= 0] = of_known
+        return means
 
     def mean(self, batch: FeatureBatch) -> Tensor:
         """Compute the prior mean of each head: (features, size)."""

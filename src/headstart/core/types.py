@@ -102,9 +102,9 @@ class Description:
         return replace(self, numbers=torch.cat([self.numbers, more], 1), groups=[*self.groups, group])
 
 
-def interpolate_at_shots(marks: Sequence[int], numbers: NDArray[Any], shots: float) -> float:
-    """Interpolate ``numbers`` (marks,) at one number of shots, as ``interpolate_shots`` does."""
-    return float(np.interp(math.log1p(shots), np.log1p(marks), numbers))
+def interpolate_at_shots(marks: Sequence[int], numbers: NDArray[Any], shots: Any) -> Any:
+    """Interpolate ``numbers`` (marks,) at ``shots`` (…) in numpy, as ``interpolate_shots`` does."""
+    return np.interp(np.log1p(shots), np.log1p(marks), numbers)
 
 
 def add_cubic_terms(numbers: A, nonlinear: A) -> A:
@@ -168,7 +168,7 @@ class RowPriorRegression:
 
 
 class OneHead(NamedTuple):
-    """One head in numpy: the tensors of ``Heads`` without their first dimension."""
+    """One head in numpy: the tensors of ``Heads`` without their first dimension; or a stack of heads."""
 
     weight: NDArray[Any]
     bias: float
@@ -179,6 +179,10 @@ class OneHead(NamedTuple):
     def packed_covariance(self) -> NDArray[Any]:
         """The covariance: (packed,)."""
         return self.covariance
+
+    def split(self) -> list[OneHead]:
+        """Split a stack into its heads."""
+        return [OneHead(*parts) for parts in zip(*self, strict=True)]
 
     def mean_squares(self) -> NDArray[Any]:
         """Return E[w²]: (width,)."""
@@ -515,8 +519,9 @@ def pad_heads(heads: AnyHeads, width: int) -> AnyHeads:
     positions = _padded_positions(narrow, width)
     packed = packed_size(width + 1)
     if isinstance(heads, OneHead):
-        weight, covariance = np.zeros(width), np.zeros(packed)
-        weight[:narrow], covariance[positions.numpy()] = heads.weight, heads.covariance
+        lead = heads.weight.shape[:-1]
+        weight, covariance = np.zeros((*lead, width)), np.zeros((*lead, packed))
+        weight[..., :narrow], covariance[..., positions.numpy()] = heads.weight, heads.covariance
         return heads._replace(weight=weight, covariance=covariance)
     plain = heads.plain(width)
     matrices = plain.weight.new_zeros(len(plain), packed)

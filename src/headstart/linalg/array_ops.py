@@ -1,8 +1,9 @@
 """Linear algebra for batches (torch) and single items (numpy with LAPACK).
 
 ``gaussian`` and ``laplace`` use these primitives to write each formula once. A batch of features is a torch
-tensor with a leading axis, which can be differentiated and moved to a device. A single feature is a numpy
-array without that axis: its matrices are so small that the overhead of torch calls exceeds the arithmetic.
+tensor with a leading axis, which can be differentiated and moved to a device. A single feature, or a stack of
+some, is a numpy array without or with that axis: matrices are so small that the overhead of torch calls
+exceeds the arithmetic.
 Both libraries have ``@``, ``.mT``, indexing and arithmetic in common; the other operations are here.
 """
 
@@ -21,7 +22,7 @@ Array = NDArray[Any]
 
 A = TypeVar("A", Tensor, Array)
 Numbers: TypeAlias = Any
-"""A torch tensor with a leading batch axis, or a numpy array of one item."""
+"""A torch tensor with a leading batch axis, or a numpy array of one item or a stack of items."""
 
 LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """The error of torch for a matrix that has no factorisation; both backends raise it."""
@@ -126,14 +127,14 @@ def weighted_gram(rows: A, weights: A) -> A:
     """Return Σ w·a·aᵀ over the rows a of each item: (…, n, size) and (…, n) to (…, size, size)."""
     if isinstance(rows, np.ndarray):
         scaled = rows * np.sqrt(weights)[..., None]
-        return cast(Array, scaled.T @ scaled)  # BLAS computes only half of a symmetric product
+        return cast(Array, scaled.mT @ scaled)  # BLAS computes only half of a symmetric product
     return (rows * weights[..., None]).mT @ rows
 
 
 def multiply_each(items: A, matrices: A) -> A:
     """Return the products of all items (…, n, size) with all matrices (P, size, k): (…, P, n, k)."""
     if isinstance(items, np.ndarray):
-        return items @ matrices
+        return items[..., None, :, :] @ matrices
     # One product of large matrices is faster than many products of small ones.
     flat = items.reshape(-1, items.shape[-1])
     products = [(flat @ matrix).view(*items.shape[:-1], matrix.shape[-1]) for matrix in matrices]
@@ -220,12 +221,12 @@ def to_precision_of(numbers: A, other: A) -> A:
 
 
 def _each(function: Any, *stacks: Array) -> Array:
-    """Apply a function of matrices to ``stacks`` (…, n, k), which have at most one leading axis."""
+    """Apply a function of matrices to each matrix of ``stacks`` (…, n, k); the last can be (…, n)."""
     if not stacks[0].size:  # LAPACK refuses empty matrices
         return stacks[-1].copy()
     if stacks[0].ndim == 2:
         return cast(Array, function(*stacks))
     results = np.empty(stacks[-1].shape)
-    for number, items in enumerate(zip(*stacks, strict=True)):
-        results[number] = function(*items)
+    for place in np.ndindex(stacks[0].shape[:-2]):
+        results[place] = function(*(stack[place] for stack in stacks))
     return results

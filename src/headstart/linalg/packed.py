@@ -72,7 +72,7 @@ def _unpacked_entries_one(size: int) -> Array:
 
 
 def pack(matrices: A) -> A:
-    """Pack symmetric matrices (…, size, size) to (…, size·(size + 1)/2); in numpy a single matrix.
+    """Pack symmetric matrices (…, size, size) to (…, size·(size + 1)/2).
 
     >>> pack(torch.tensor([[1., 2.], [2., 5.]]))
     tensor([1., 2., 5.])
@@ -81,7 +81,7 @@ def pack(matrices: A) -> A:
     """
     size = matrices.shape[-1]
     if isinstance(matrices, np.ndarray):
-        return matrices.ravel().take(_packed_entries_one(size))
+        return matrices.reshape(*matrices.shape[:-2], -1).take(_packed_entries_one(size), -1)
     return matrices.flatten(-2).index_select(-1, _packed_entries(size, matrices.device))
 
 
@@ -95,7 +95,7 @@ def unpack(packed: A, size: int | None = None) -> A:
     if size is None:
         size = int((2 * packed.shape[-1]) ** 0.5)
     if isinstance(packed, np.ndarray):
-        return packed.take(_unpacked_entries_one(size))
+        return packed.take(_unpacked_entries_one(size), -1)
     entries = packed.index_select(-1, _unpacked_entries(size, packed.device))
     return entries.view(*packed.shape[:-1], size, size)
 

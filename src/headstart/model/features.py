@@ -83,6 +83,14 @@ class Feature:
         index = int(self.rows.searchsorted(self.rows.dtype.type(row)))
         return index < len(self.rows) and int(self.rows[index]) == row
 
+    def is_observed_by_any(self, rows: NDArray[np.int64]) -> bool:
+        """Return whether any of the rows at the positions ``rows`` is in the context."""
+        if not len(self.rows):
+            return False
+        rows = rows.astype(self.rows.dtype, copy=False)
+        at = self.rows.searchsorted(rows)
+        return bool((self.rows.take(at, mode="clip") == rows).any())
+
     def value_at(self, row: int) -> float:
         """Return the value of a row in the context."""
         number = self.values[self.rows.searchsorted(self.rows.dtype.type(row))]
@@ -346,6 +354,13 @@ def _maybe_observed_since(entries: Mapping[str, Entry]) -> Iterable[str]:
     return entries.names_observed_since() if isinstance(entries, EntriesInFile) else entries
 
 
+def _replace_since(since: dict[str, Feature], entries: Mapping[str, Entry]) -> dict[str, Feature]:
+    """Return the features observed ``since`` fit after a change to ``entries``."""
+    kept = {name: feature for name, feature in since.items() if name not in entries}
+    changed = {name: entry.feature for name, entry in entries.items() if entry.feature.observed_since}
+    return {**kept, **changed}
+
+
 def remove_entry(
     base: Mapping[str, Entry], recent: dict[str, Entry], name: str
 ) -> tuple[Mapping[str, Entry], dict[str, Entry]]:
@@ -405,7 +420,7 @@ class FeatureStore(Mapping[str, Feature]):
         self._base_categories: tuple[Mapping[str, Entry], dict[str, list[str]]] | None = None
         self._all_columns: tuple[Mapping[str, Entry], FeatureColumns] | None = None
         # The features of a base that were observed since fit, with this base.
-        self._base_since: tuple[Mapping[str, Entry], list[Feature]] | None = None
+        self._base_since: tuple[Mapping[str, Entry], dict[str, Feature]] | None = None
 
     @classmethod
     def from_entries(
@@ -450,15 +465,15 @@ class FeatureStore(Mapping[str, Feature]):
             cached = self._all_columns = (recent, columns.update(changed, freed))
         return cached[1]
 
-    def observed_since_at(self, row: int) -> list[Feature]:
-        """Return the features that were observed since fit and have this ``row`` in their context."""
+    def observed_since_at(self, rows: NDArray[np.int64]) -> list[Feature]:
+        """Return the features that were observed since fit and have any of ``rows`` in their context."""
         base, recent = self._base, self._recent
         if self._base_since is None or self._base_since[0] is not base:
-            features = [base[name].feature for name in _maybe_observed_since(base)]
-            self._base_since = (base, [feature for feature in features if feature.observed_since])
-        unchanged = (feature for feature in self._base_since[1] if feature.name not in recent)
-        changed = (entry.feature for entry in recent.values() if entry.feature.observed_since)
-        return [feature for feature in (*unchanged, *changed) if feature.is_observed_by(row)]
+            features = (base[name].feature for name in _maybe_observed_since(base))
+            since = {feature.name: feature for feature in features if feature.observed_since}
+            self._base_since = (base, since)
+        since = _replace_since(self._base_since[1], recent)
+        return [feature for feature in since.values() if feature.is_observed_by_any(rows)]
 
     def slots(self, names: Iterable[object]) -> list[int]:
         """Return the slots of the current heads of these features."""
@@ -668,7 +683,11 @@ class FeatureStore(Mapping[str, Feature]):
             self._scales = self._scales.put(numbers, scales)
         self._recent = {**self._recent, **{entry.feature.name: entry for entry in entries}}
         if len(self._recent) ** 2 > len(self._base):
-            self._base, self._recent = {**self._base, **self._recent}, {}
+            since, old = self._base_since, self._base
+            self._base = {**self._base, **self._recent}
+            if since is not None and since[0] is old:
+                self._base_since = (self._base, _replace_since(since[1], self._recent))
+            self._recent = {}
         return self
 
     def _assign_numbers(self, features: Sequence[Feature], chosen: Mapping[str, int]) -> list[int]:

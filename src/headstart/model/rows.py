@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +24,8 @@ _MIN_ROOM, _ROOM_SHARE = 1024, 8  # free slots of a new arena: at least 1024, an
 
 
 Version = Literal["current", "reference", "fit"]  # of the state of a row: see ``RowStore``
+
+_STAMPS = itertools.count(1)  # of new states: see ``RowStore.stamps``
 
 
 class HeadInputs(NamedTuple):
@@ -71,6 +74,7 @@ class RowStore:
 
     def _share_slots(self, slots: NDArray[np.int64]) -> None:
         self._slots = self._references = self._fitted = PersistentArray(slots)
+        self._stamps = self._fitted_stamps = PersistentArray(np.zeros(len(slots), np.int64))
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -124,6 +128,21 @@ class RowStore:
         codes = arrays[0].take(slots, axis=0) if code else None
         return HeadInputs(codes, *(part.take(slots, axis=0) for part in arrays[2:]))
 
+    def activations(
+        self, rows: NDArray[np.int64], version: Version
+    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Return the activations (n, width) and, if states have it, the noise (n,) of rows in numpy."""
+        slots, arrays = self._slots_of(version).take(rows), self._arena.arrays
+        return arrays[2].take(slots, axis=0), arrays[3].take(slots) if len(arrays) > 3 else None
+
+    def stamps(self, rows: NDArray[np.int64], version: Version) -> NDArray[np.int64]:
+        """Return numbers that identify the references, or states of the fit, of ``rows``: (n,).
+
+        States of a row with the same number are equal, in all stores that were derived from one. The state of
+        the fit of a row that all these stores have is 0.
+        """
+        return (self._fitted_stamps if version == "fit" else self._stamps).take(rows)
+
     def are_as_fitted(self, rows: NDArray[np.int64]) -> bool:
         """Return whether the references of these rows are their states of the fit."""
         if self._references is self._fitted:
@@ -169,8 +188,13 @@ class RowStore:
         """Return a store with these references of ``rows``."""
         after = self._copy()
         slots = after._write(states)
-        after._references = after._references.put(rows, slots)
+        after._set_references(rows, slots)
         return after
+
+    def _set_references(self, rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        """Let ``rows`` have new references in ``slots``; only for a copy that is not yet in use."""
+        self._references = self._references.put(rows, slots)
+        self._stamps = self._stamps.put(rows, np.full(len(rows), next(_STAMPS)))
 
     def reset(self, rows: NDArray[np.int64], *, current: bool) -> RowStore:
         """Return a store in which ``rows`` of the fitted table have the references of the fit again.
@@ -181,6 +205,7 @@ class RowStore:
         after = self._copy()
         slots = self._fitted.take(rows)
         after._references = after._references.put(rows, slots)
+        after._stamps = after._stamps.put(rows, after._fitted_stamps.take(rows))
         if current:
             after._slots = after._slots.put(rows, slots)
             removed = {*rows.tolist()}
@@ -198,7 +223,7 @@ class RowStore:
     ) -> RowStore:
         """Return a store with these references, states of the fit and observations of ``rows``."""
         after, states = self._copy(), self.__dict__.get("states")
-        after._references = after._references.put(rows, after._write(references))
+        after._set_references(rows, after._write(references))
         after._fitted = after._fitted.put(rows, after._write(fitted))
         after._store(observations)
         if states is not None:
@@ -218,6 +243,9 @@ class RowStore:
         after._slots = after._slots.extend(slots)
         after._references = after._references.extend(slots)
         after._fitted = after._fitted.extend(slots)
+        stamps = np.full(len(names), next(_STAMPS))
+        after._stamps = after._stamps.extend(stamps)
+        after._fitted_stamps = after._fitted_stamps.extend(stamps)
         after.names = Names([*self.names, *names], "row")
         return after
 
@@ -225,7 +253,7 @@ class RowStore:
         """Return a store without a row; the positions of later rows decrease by one."""
         after = self._copy()
         after.names = Names([name for position, name in enumerate(self.names) if position != row], "row")
-        for attribute in ("_slots", "_references", "_fitted"):
+        for attribute in ("_slots", "_references", "_fitted", "_stamps", "_fitted_stamps"):
             setattr(after, attribute, PersistentArray(np.delete(getattr(self, attribute).whole(), row)))
         after._move(0)  # so that the new arena has no state of the removed row
         merged = {**self._base, **self._recent}

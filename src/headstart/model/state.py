@@ -25,6 +25,7 @@ from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError, NumericalError, for_user, option_name
 from headstart.linalg.array_ops import A, LinAlgError, namespace
 from headstart.linalg.row_sharded import global_count, global_max, global_sum
+from headstart.model.context_sums import ContextMemory
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.observations import ObservationLists
 from headstart.model.persistent import Arena, copy_with
@@ -343,6 +344,7 @@ class ModelState:
     local: LocalStrengths | None = None  # of the local part of new features; None: without it
     words: Words = field(default_factory=Words)  # what rows, features and values are called
     local_cache: LocalCache = field(default_factory=LocalCache)
+    context_memory: ContextMemory = field(default_factory=ContextMemory)
 
     @property
     def rows(self) -> Names:
@@ -395,7 +397,7 @@ class ModelState:
     @torch.no_grad()
     def heads_for(self, features: list[Feature], version: Version = "reference") -> Heads:
         """Compute the heads of features with the adapter, from references or states of the fit of rows."""
-        batch, states = self._adapter_inputs(features, version)
+        batch, states = self.adapter_inputs(features, version)
         try:
             heads = self.adapter.adapt(batch, states)
         except LinAlgError:
@@ -476,7 +478,7 @@ class ModelState:
         feature_store = self.feature_store.rename(feature.name, name, names)
         return copy_with(self, feature_store=feature_store, backbone_features=names)
 
-    def _adapter_inputs(self, features: list[Feature], version: Version) -> tuple[FeatureBatch, RowStates]:
+    def adapter_inputs(self, features: list[Feature], version: Version) -> tuple[FeatureBatch, RowStates]:
         """Return the features as a batch, and the states of rows that its contexts index.
 
         An adapter that ``reads_context_rows_only`` gets the states of these rows, unless all states are in

@@ -40,11 +40,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.adapters.base import OneContext
+from headstart.adapters.base import HeadSums, OneFeature
 from headstart.core.predictive import predict_cell, predict_cells
 from headstart.core.types import Heads, OneHead, OneState, RowStates
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.linalg.array_ops import LinAlgError
+from headstart.model.context_sums import ContextMemory, ContextOf
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, check_rows
 from headstart.model.observations import (
@@ -80,9 +81,10 @@ Update = Literal["both", "features", "rows"]
 
 UPDATES = ("both", "features", "rows")
 
-# Rows and features are computed one by one if there are few, or if they have many observations: then the
-# arithmetic takes longer than the overhead of a batch, and a batch would not fit in the cache.
-_FEW, _MANY_OBSERVATIONS = 8, 128
+# Rows are computed one by one, and features in stacks, if there are few, or if they have many observations:
+# then the arithmetic takes longer than the overhead of a batch, and a batch would not fit in the cache.
+_FEW_ROWS, _FEW_FEATURES, _MANY_OBSERVATIONS = 8, 512, 128
+_STACK = 32  # features in a stack, whose matrices fit in the cache
 
 
 # -- changes and their consequences ------------------------------------------------------------------
@@ -195,10 +197,8 @@ def _renew_row_references(model: ModelState, changes: Changes, new_rows: Sequenc
 
 def _features_observed_at(model: ModelState, rows: Iterable[int]) -> list[Feature]:
     """Return the features observed since fit whose contexts contain any of these rows."""
-    features = {
-        feature.name: feature for row in rows for feature in model.feature_store.observed_since_at(row)
-    }
-    return list(features.values())
+    positions = np.array(sorted(rows), dtype=np.int64)
+    return model.feature_store.observed_since_at(positions) if len(positions) else []
 
 
 def _compute_heads(
@@ -267,7 +267,8 @@ def _states(
     """Compute the states of rows from their observations: one by one, in a batch, or partly so."""
     singles: dict[int, OneState] = {}
     if has_single_forms(model):
-        for row in _choose_singles({row: len(observations.keys) for row, observations in rows.items()}):
+        counts = {row: len(observations.keys) for row, observations in rows.items()}
+        for row in _choose_singles(counts, _FEW_ROWS):
             singles[row] = compute_row_state(model, row, rows[row], version)
     if len(singles) == len(rows):
         return [singles[row] for row in rows]
@@ -283,74 +284,119 @@ def _states(
     return [singles[row] for row in rows]
 
 
-def _choose_singles(observations: Mapping[Any, int]) -> list[Any]:
-    """Return the rows or features to compute one by one, given their numbers of ``observations``."""
+def _choose_singles(observations: Mapping[Any, int], few: int) -> list[Any]:
+    """Return the rows or features to compute in numpy, given their numbers of ``observations``."""
     many = [item for item, count in observations.items() if count >= _MANY_OBSERVATIONS]
-    return list(observations) if len(observations) - len(many) <= _FEW else many
+    return list(observations) if len(observations) - len(many) <= few else many
 
 
 def _heads(
     model: ModelState, features: list[Feature], version: Version
 ) -> Iterable[tuple[list[Feature], Heads | list[OneHead]]]:
-    """Yield batches of features with their heads, which are computed one by one if there are few."""
-    if features and has_single_forms(model):
-        chosen = {*_choose_singles({position: feature.shots for position, feature in enumerate(features)})}
-        computed, others = [], []
-        for position, feature in enumerate(features):
-            head = compute_head(model, feature, version) if position in chosen else None
-            if head is None:
-                others.append(feature)
-            else:
-                computed.append((feature, head))
-        if computed:
-            yield [feature for feature, _ in computed], [head for _, head in computed]
+    """Yield batches of features with their heads, computed in numpy or, if there are many, in torch."""
+    if has_single_forms(model):
+        shots = {position: feature.shots for position, feature in enumerate(features)}
+        chosen = {*_choose_singles(shots, _FEW_FEATURES)}
+        stacked = [feature for position, feature in enumerate(features) if position in chosen]
+        others = [feature for position, feature in enumerate(features) if position not in chosen]
+        for start in range(0, len(stacked), _STACK):
+            stack = stacked[start : start + _STACK]
+            heads = compute_heads(model, stack, version)
+            others += [feature for feature, head in zip(stack, heads, strict=True) if head is None]
+            computed = [
+                (feature, head) for feature, head in zip(stack, heads, strict=True) if head is not None
+            ]
+            if computed:
+                yield [feature for feature, _ in computed], [head for _, head in computed]
         features = others
     if features:
         for batch in batches(features):
             yield batch, model.heads_for(batch, version)
 
 
-def compute_head(model: ModelState, feature: Feature, version: Version = "reference") -> OneHead | None:
-    """Compute one head in numpy, or return None where only the batched form is right.
+def compute_heads(model: ModelState, features: Sequence[Feature], version: Version) -> list[OneHead | None]:
+    """Compute heads in numpy; None where only the batched form is right.
 
     The adapter and the backbone must have single forms (``has_single_forms``).
 
-    The batched form is needed if the center and scale of the feature are estimated, or if an observation is
-    so surprising that the head may have to be widened.
+    The batched form is needed if the center and scale of the feature are estimated.
     """
-    if feature.finds_scale:
-        return None
-    kind = model.kind_of(feature)
-    adapter = model.adapter
-    inputs = model.row_store.head_inputs(feature.rows, version, code=adapter.reads_code)
+    heads: list[OneHead | None] = [None] * len(features)
+    contexts: dict[int, ContextOf] = {}
+    sums: dict[int, HeadSums] = {}
+    adapter, memory = model.adapter, model.context_memory
+    for position, feature in enumerate(features):
+        if feature.finds_scale:
+            continue
+        context = contexts[position] = _context_of(model, feature, version)
+        if adapter.needs_context(context.kind):
+            heads[position] = _adapt_one(model, feature, context, version)
+        else:
+            sums[position] = memory.sums(adapter, feature, context, model.row_store, version)
+    if sums:
+        described = OneFeature.stack([contexts[position].feature for position in sums])
+        try:
+            stack = adapter.adapt_sums(described, HeadSums.stack(list(sums.values())))
+        except (LinAlgError, ArithmeticError):  # the batched form names the feature
+            return heads
+        for position, head in zip(sums, stack.split(), strict=True):
+            heads[position] = head
+    for position, context in contexts.items():
+        head, feature = heads[position], features[position]
+        if head is None:
+            continue
+        if not math.isfinite(head.weight.sum() + head.bias + head.covariance.sum()):
+            raise extreme_feature_error(feature)
+        if context.kind not in (KindType.BINARY, KindType.CLICK) and _surprises(
+            model, head, context, version
+        ):
+            heads[position] = _widen(model, head, feature, version)
+    return heads
+
+
+def _context_of(model: ModelState, feature: Feature, version: Version) -> ContextOf:
+    """Return a feature with known scale and its context in numpy."""
     known = model.feature_store.number(feature.name) if feature.in_backbone else -1  # the position in it
-    scaled = (
-        ((feature.values - feature.kind.offset) / feature.kind.span).astype(np.float32).astype(np.float64)
-    )
-    weights = model.weigh(feature.weights, feature.times)
     exposure = 1.0 if feature.in_backbone else given_exposure(feature)
-    context = OneContext(kind, feature.metadata, known, scaled, *inputs[:4], weights, exposure)
+    kind, scaled = model.kind_of(feature), (feature.values - feature.kind.offset) / feature.kind.span
+    return ContextOf(
+        OneFeature(np.asarray(kind), feature.metadata, np.asarray(known), np.asarray(exposure)),
+        feature.rows,
+        model.row_store.stamps(feature.rows, version),
+        scaled.astype(np.float32).astype(np.float64),
+        model.weigh(feature.weights, feature.times),
+    )
+
+
+def _adapt_one(model: ModelState, feature: Feature, context: ContextOf, version: Version) -> OneHead:
+    """Compute one head that is no function of sums."""
     start = None
-    if kind == KindType.BINARY and feature.name in model.feature_store:  # only logistic heads need iterations
-        before = head_of(model, feature)
+    if context.kind == KindType.BINARY and feature.name in model.feature_store:
+        before = head_of(model, feature)  # only logistic heads need iterations
         start = np.append(before.weight, before.bias).astype(np.float64)
+    states = context.context(model.row_store, version, code=model.adapter.reads_code)
     try:
-        head = adapter.adapt_one(context, start)
-        finite = math.isfinite(head.weight.sum() + head.bias + head.covariance.sum())
+        return model.adapter.adapt_one(states, start)
     except (LinAlgError, ArithmeticError):
-        finite = False
-    if not finite:
-        raise extreme_feature_error(feature)
-    can_surprise = kind not in (KindType.BINARY, KindType.CLICK)
-    return None if can_surprise and _surprises(model, head, context, feature.shots) else head
+        raise extreme_feature_error(feature) from None
 
 
-def _surprises(model: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
+def _surprises(model: ModelState, head: OneHead, context: ContextOf, version: Version) -> bool:
     """Return whether ``widen_surprised`` might widen the head because of a surprising observation."""
-    factor = model.calibration.one_factor(shots, context.kind)
-    distance = context.values - (context.activation @ head.weight.astype(np.float32) + head.bias)
+    activation, noise = model.row_store.activations(context.rows, version)
+    factor = model.calibration.one_factor(len(context.rows), context.kind)
+    distance = context.values - (activation @ head.weight.astype(np.float32) + head.bias)
     limit = (SURPRISING * factor) ** 2 * 0.999 * head.noise  # rounding may differ
-    return bool((distance * distance > (limit if context.noise is None else limit * context.noise)).any())
+    return bool((distance * distance > (limit if noise is None else limit * noise)).any())
+
+
+def _widen(model: ModelState, head: OneHead, feature: Feature, version: Version) -> OneHead:
+    """Return the head of a feature with larger variances, if observations are surprising."""
+    batch, states = model.adapter_inputs([feature], version)
+    dtype = states.activation.dtype
+    heads = Heads(*(torch.as_tensor(part, dtype=dtype)[None] for part in head))
+    weight, bias, covariance, noise = model.widen_heads(heads, batch, states).parts()
+    return OneHead(weight[0].numpy(), float(bias[0]), covariance[0].numpy(), float(noise[0]))
 
 
 def head_of(model: ModelState, feature: Feature) -> OneHead:
@@ -553,7 +599,8 @@ def remove_feature(model: ModelState, name: object) -> ModelState:
     for row in model.row_store.observers(np.array([number])).tolist():
         before = observations_of_row(model, row)
         changes.set_row(model, row, before, before.take(before.keys != number))
-    return renew(copy_with(model, feature_store=model.feature_store.remove(name)), changes)
+    after = copy_with(model, feature_store=model.feature_store.remove(name), context_memory=ContextMemory())
+    return renew(after, changes)
 
 
 def remove_row(model: ModelState, row: int) -> ModelState:
@@ -598,6 +645,7 @@ def remove_row(model: ModelState, row: int) -> ModelState:
         table_weights=table_weights,
         table_values=table_values,
         row_metadata=None if row_metadata is None else row_metadata.remove(row),
+        context_memory=ContextMemory(),  # the positions of rows have changed
     )
     return renew(after, changes)
 
