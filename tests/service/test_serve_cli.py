@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet
@@ -106,3 +108,8 @@ def test_the_store_lies_beside_the_model(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_which_addresses_are_this_machines_own(host: str, own: bool) -> None:
     assert is_loopback(host) == own
+
+
+def test_the_parent_of_several_workers_does_not_import_torch() -> None:
+    code = "import sys, headstart.service.supervisor; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -186,7 +186,7 @@ class CHNBayes(ClosedFormAdapter):
         hidden = apply_layers(self._networks.f[:-1], inputs)
         np.maximum(hidden, 0, out=hidden)
         if context.weights is not None:
-            return context.weights @ hidden  # type: ignore[no-any-return]
+            return context.weights @ hidden
         return hidden.sum(0, dtype=np.float64)  # type: ignore[no-any-return]
 
     def one_prior_mean(self, features: OneFeature, means: Array, counts: Array, encoded: Array) -> Array:

@@ -388,7 +388,7 @@ class HeadPrior(nn.Module):
         numpy, ``metadata`` (…, width) and ``kinds`` (…) are those of one feature or a stack of features.
         """
         if isinstance(metadata, np.ndarray):
-            lead = metadata.shape[:-1]
+            lead: tuple[int, ...] = metadata.shape[:-1]
             splines = spline_terms(metadata[..., self.numeric.numpy()]).reshape(*lead, -1)
             parts: list[Array] = [add_cubic_terms(metadata, self.nonlinear.numpy()), splines]
             if self.encodes_kind:

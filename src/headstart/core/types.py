@@ -171,9 +171,9 @@ class OneHead(NamedTuple):
     """One head in numpy: the tensors of ``Heads`` without their first dimension; or a stack of heads."""
 
     weight: NDArray[Any]
-    bias: float
+    bias: Any
     covariance: NDArray[Any]
-    noise: float
+    noise: Any
 
     @property
     def packed_covariance(self) -> NDArray[Any]:
@@ -182,7 +182,8 @@ class OneHead(NamedTuple):
 
     def split(self) -> list[OneHead]:
         """Split a stack into its heads."""
-        return [OneHead(*parts) for parts in zip(*self, strict=True)]
+        parts: list[Any] = list(self)
+        return [OneHead(*(part[place] for part in parts)) for place in range(len(self.weight))]
 
     def mean_squares(self) -> NDArray[Any]:
         """Return E[w²]: (width,)."""
@@ -519,7 +520,7 @@ def pad_heads(heads: AnyHeads, width: int) -> AnyHeads:
     positions = _padded_positions(narrow, width)
     packed = packed_size(width + 1)
     if isinstance(heads, OneHead):
-        lead = heads.weight.shape[:-1]
+        lead: tuple[int, ...] = heads.weight.shape[:-1]
         weight, covariance = np.zeros((*lead, width)), np.zeros((*lead, packed))
         weight[..., :narrow], covariance[..., positions.numpy()] = heads.weight, heads.covariance
         return heads._replace(weight=weight, covariance=covariance)

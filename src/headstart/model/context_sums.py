@@ -91,8 +91,8 @@ class _Remembered(NamedTuple):
 class ContextMemory:
     """The sums over contexts that were computed last, by the names of their features.
 
-    Versions of a model share a memory: what it remembers depends on the observations and states that a sum
-    consists of, not on the version. A copy of a model starts with an empty one.
+    Versions of a model share a memory: remembered sums belong to observations and states, not to a version. A
+    copy of a model starts with an empty one.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class ContextMemory:
         return sums
 
     def _remember(self, name: str, new: _Remembered) -> None:
-        """Remember sums; forget those that were used longest ago if there are too many."""
+        """Remember sums; if there are too many, forget the sums of features that were used longest ago."""
         with self._lock:
             old = self._remembered.pop(name, None)
             self._size += new.size - (0 if old is None else old.size)

@@ -339,8 +339,8 @@ def compute_heads(model: ModelState, features: Sequence[Feature], version: Versi
             stack = adapter.adapt_sums(described, HeadSums.stack(list(sums.values())))
         except (LinAlgError, ArithmeticError):  # the batched form names the feature
             return heads
-        for position, head in zip(sums, stack.split(), strict=True):
-            heads[position] = head
+        for position, one in zip(sums, stack.split(), strict=True):
+            heads[position] = one
     for position, context in contexts.items():
         head, feature = heads[position], features[position]
         if head is None:

@@ -6,14 +6,12 @@ import asyncio
 import html
 import json
 import os
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 import uvicorn
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -25,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headstart import __version__
+from headstart.service import supervisor
 from headstart.service.auth import Guard
 from headstart.service.errors import PROBLEM_RESPONSE, PROBLEM_SCHEMA, install_handlers
 from headstart.service.routes import (
@@ -43,7 +42,6 @@ from headstart.service.worker import Service, ServiceSettings
 
 PAGE = Path(__file__).parent / "page"
 
-ENVIRONMENT = "HEADSTART_SERVE"  # the variable with the arguments of ``create_app`` for worker processes
 
 _GRACE_SECONDS = 20  # for requests in progress when the service stops
 
@@ -292,24 +290,16 @@ def run(model: Path, url: str, settings: ServiceSettings, host: str, port: int, 
         "server_header": False,
         "timeout_graceful_shutdown": _GRACE_SECONDS,
         "timeout_keep_alive": 30,
-        "http": LimitedProtocol,
+        "http": f"{__name__}:{LimitedProtocol.__name__}",
     }
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     if workers == 1:
         uvicorn.run(create_app(model, url, settings), **options)  # type: ignore[arg-type]
         return
     arguments = {"model": str(model.resolve()), "store": url, "settings": settings.model_dump(mode="json")}
-    with tempfile.TemporaryDirectory(prefix="headstart-metrics-") as folder:
-        os.environ |= {
-            ENVIRONMENT: json.dumps(arguments),
-            "PROMETHEUS_MULTIPROC_DIR": folder,
-            "OMP_NUM_THREADS": str(torch.get_num_threads()),
-        }
-        factory = "headstart.service.app:from_environment"
-        uvicorn.run(factory, factory=True, workers=workers, **options)  # type: ignore[arg-type]
+    supervisor.start(arguments, {**options, "workers": workers})
 
 
 def from_environment() -> Application:
-    """Create the application of a worker process from the arguments that ``run`` put into the environment."""
-    arguments: dict[str, Any] = json.loads(os.environ[ENVIRONMENT])
+    """Create the application of a worker process from the arguments in the environment."""
+    arguments: dict[str, Any] = json.loads(os.environ[supervisor.ENVIRONMENT])
     return create_app(arguments["model"], arguments["store"], ServiceSettings(**arguments["settings"]))
