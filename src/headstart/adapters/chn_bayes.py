@@ -177,6 +177,8 @@ class CHNBayes(ClosedFormAdapter):
 
         The last layer of f is linear, so that ``one_prior_mean`` applies it once to the sum.
         """
+        if not len(context.values):
+            return np.zeros(self.config.hidden)
         feature, values = context.feature, context.values.astype(np.float32)
         mean = self.prior.means(feature.metadata, feature.kind, feature.known)[0].astype(np.float32)
         expected = context.activation @ mean[:-1] + mean[-1]

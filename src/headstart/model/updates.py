@@ -83,7 +83,7 @@ UPDATES = ("both", "features", "rows")
 
 # Rows are computed one by one, and features in stacks, if there are few, or if they have many observations:
 # then the arithmetic takes longer than the overhead of a batch, and a batch would not fit in the cache.
-_FEW_ROWS, _FEW_FEATURES, _MANY_OBSERVATIONS = 8, 512, 128
+_FEW_ROWS, _FEW_FEATURES, _MANY_OBSERVATIONS = 8, 32, 128
 _STACK = 32  # features in a stack, whose matrices fit in the cache
 
 
@@ -333,24 +333,25 @@ def compute_heads(model: ModelState, features: Sequence[Feature], version: Versi
             heads[position] = _adapt_one(model, feature, context, version)
         else:
             sums[position] = memory.sums(adapter, feature, context, model.row_store, version)
-    if sums:
-        described = OneFeature.stack([contexts[position].feature for position in sums])
-        try:
+    try:
+        if len(sums) == 1:
+            ((position, one),) = sums.items()
+            heads[position] = adapter.adapt_sums(contexts[position].feature, one)
+        elif sums:
+            described = OneFeature.stack([contexts[position].feature for position in sums])
             stack = adapter.adapt_sums(described, HeadSums.stack(list(sums.values())))
-        except (LinAlgError, ArithmeticError):  # the batched form names the feature
-            return heads
-        for position, one in zip(sums, stack.split(), strict=True):
-            heads[position] = one
+            for position, head in zip(sums, stack.split(), strict=True):
+                heads[position] = head
+    except (LinAlgError, ArithmeticError):
+        return heads  # the batched form names the feature
     for position, context in contexts.items():
-        head, feature = heads[position], features[position]
-        if head is None:
+        computed, feature = heads[position], features[position]
+        if computed is None:
             continue
-        if not math.isfinite(head.weight.sum() + head.bias + head.covariance.sum()):
+        if not math.isfinite(computed.weight.sum() + computed.bias + computed.covariance.sum()):
             raise extreme_feature_error(feature)
-        if context.kind not in (KindType.BINARY, KindType.CLICK) and _surprises(
-            model, head, context, version
-        ):
-            heads[position] = _widen(model, head, feature, version)
+        if _surprises(model, computed, context, version):
+            heads[position] = _widen(model, computed, feature, version)
     return heads
 
 
@@ -383,6 +384,8 @@ def _adapt_one(model: ModelState, feature: Feature, context: ContextOf, version:
 
 def _surprises(model: ModelState, head: OneHead, context: ContextOf, version: Version) -> bool:
     """Return whether ``widen_surprised`` might widen the head because of a surprising observation."""
+    if context.kind in (KindType.BINARY, KindType.CLICK) or not len(context.rows):
+        return False
     activation, noise = model.row_store.activations(context.rows, version)
     factor = model.calibration.one_factor(len(context.rows), context.kind)
     distance = context.values - (activation @ head.weight.astype(np.float32) + head.bias)
