@@ -247,10 +247,42 @@ def test_a_features_values_do_not_reach_the_rows_of_its_fold(name: str) -> None:
     before = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
     mine = int(before.fold[7])
     values = torch.where(cells.index == 7, 1 - cells.values, cells.values)
-    changed = replace(knowledge, cells=Cells(cells.indptr, cells.index, values, FEATURES))
+    others = Cells(cells.indptr, cells.index, values, FEATURES)
+    changed = replace(knowledge, cells=others, states=backbone.states(others))
     after = cross_fitted_tasks(batch, backbone, changed, seed=0)
     for fold, (one, other) in enumerate(zip(before.states, after.states, strict=True)):
         assert torch.equal(one.code, other.code) == (fold == mine)
+
+
+@pytest.mark.parametrize("name", ["factorisation", "pvae"])
+def test_folds_computed_together_or_alone_have_the_same_states(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also rows that observed no feature of a fold, whose states are not computed again."""
+    cells = random_cells(40, FEATURES, 0.15, seed=1)
+    batch, backbone, knowledge = world(cells, name)
+    together = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
+    monkeypatch.setattr(tasks, "_ROWS_TOGETHER", 1)
+    alone = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
+    for fold, (one, other) in enumerate(zip(together.states, alone.states, strict=True)):
+        expected = backbone.states(knowledge.cells, hidden=together.fold == fold)
+        for part, same, wanted in zip(one.parts(), other.parts(), expected.parts(), strict=True):
+            torch.testing.assert_close(part, wanted)
+            torch.testing.assert_close(same, wanted)
+
+
+def test_merged_folds_index_the_same_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, backbone, knowledge = world(some_cells())
+    found = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
+    monkeypatch.setattr(tasks, "_ROWS_TOGETHER", 70)  # two folds of 30 rows
+    merged = found.merge_folds()
+    assert len(merged.states) == -(-len(found.states) // 2)
+    for feature in range(FEATURES):
+        (part, states), (other, others) = (each.together(torch.tensor([feature])) for each in (found, merged))
+        assert torch.equal(part.cells.values, other.cells.values)
+        assert torch.equal(states.code[part.cells.index], others.code[other.cells.index])
+    monkeypatch.setattr(tasks, "_ROWS_TOGETHER", 59)
+    assert found.merge_folds() is found
 
 
 def sampled(limits: Limits, most: int = 70, each: int = 5) -> tuple[Tasks, Knowledge]:

@@ -411,6 +411,13 @@ class RowStates:
         for part, other in zip(self.parts(), states.parts(), strict=True):
             part[start : start + len(states)] = other
 
+    def replace_at(self, rows: Tensor, states: RowStates) -> RowStates:
+        """Return a copy with other ``states`` at the positions ``rows``."""
+        copy = self.each(torch.clone)
+        for part, other in zip(copy.parts(), states.parts(), strict=True):
+            part[rows] = other
+        return copy
+
     def to(self, dtype: torch.dtype) -> RowStates:
         """Return the states in the precision ``dtype``."""
         return self.each(lambda part: part.to(dtype)).at(self.rows)

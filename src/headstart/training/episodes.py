@@ -44,6 +44,8 @@ MOST_FOLDS = 12
 # Observations of a feature, if not all fit into memory: enough for its head, and to draw episodes from.
 _LEAST_OBSERVATIONS = 512
 
+_MOST_COPIED = 0.7  # fraction of the rows of a large table whose observations are copied
+
 _ROWS_TOGETHER = 1 << 13  # rows of folds whose states are computed or read together: of a small table, all
 
 
@@ -175,14 +177,23 @@ class FoldStates(Sequence[RowStates]):
             return [states.each(gather_rows) for some in folds for states in self._states_of(cells, some)]
 
     def _states_of(self, cells: Cells, folds: Tensor) -> list[RowStates]:
-        """Compute the states of all rows without the features of each of ``folds``."""
-        if len(folds) == 1:
+        """Compute the states of all rows without the features of each of ``folds``.
+
+        A row without an observation of these features keeps its state.
+        """
+        fold = self._fold[cells.index]
+        rows = [torch.nonzero(cells.keep(fold == number).counts)[:, 0] for number in folds]
+        lengths = torch.tensor([len(some) for some in rows])
+        if len(folds) == 1 and int(lengths) > _MOST_COPIED * len(cells):  # do not copy a large table
             return [self._backbone.states(cells, self._fold == folds)]
-        rows = torch.arange(len(cells))
-        stacked = cells.take(rows.repeat(len(folds)))
-        left_out = folds.repeat_interleave(len(cells))[stacked.lines]
-        states = self._backbone.states(stacked.keep(self._fold[stacked.index] != left_out))
-        return [states.take(rows + number * len(cells)) for number in range(len(folds))]
+        stacked = cells.take(torch.cat(rows))
+        left_out = torch.repeat_interleave(folds, lengths)[stacked.lines]
+        found = self._backbone.states(stacked.keep(self._fold[stacked.index] != left_out))
+        parts = torch.split(torch.arange(len(found)), lengths.tolist())
+        return [
+            self._knowledge.states.replace_at(some, found.take(part))
+            for some, part in zip(rows, parts, strict=True)
+        ]
 
 
 def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowledge, *, seed: int) -> Tasks:
