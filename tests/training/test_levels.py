@@ -14,6 +14,7 @@ from headstart.evaluate import split_features
 from headstart.table.cells import Cells
 from headstart.training.episodes import cross_fitted_tasks, random_ranks, sample_features
 from headstart.training.judge import draw_folds
+from headstart.training.level_strength import STRENGTHS, best_strength, level_chances
 from headstart.training.table_inputs import describe_features, feature_batch, table_groups
 
 LEVELS = list("ABCD")
@@ -109,3 +110,54 @@ def test_questions_are_not_behind_their_frequencies(structure: float, least_gain
             scores += np.log(chances[test, answer[test]]).tolist()
             frequencies += np.log((counts / counts.sum())[answer[test]]).tolist()
     assert np.mean(scores) - np.mean(frequencies) > least_gain
+
+
+# -- the strength of the rows' differences ---------------------------------------------------------------
+
+
+def slow_log_score(chances: np.ndarray, counts: np.ndarray, observed: int, strength: float) -> float:
+    """The logarithm of the probability of one observed level, straight from the formula."""
+    total = sum(chances)
+    weights = []
+    for chance, count in zip(chances, counts, strict=True):
+        own = chance / total
+        frequency = (count + 5 * own) / (sum(counts) + 5)
+        weights.append(frequency ** (1 - strength) * own**strength)
+    return float(np.log(weights[observed] / sum(weights)))
+
+
+def test_the_best_strength_is_that_of_a_slow_search() -> None:
+    rng = np.random.default_rng(0)
+    cells, levels = 60, 3
+    chances, counts = rng.random((cells, levels)) + 0.05, rng.integers(0, 30, (cells, levels))
+    observed = rng.integers(0, levels, cells)
+    slow = [
+        sum(
+            slow_log_score(*parts, strength) for parts in zip(chances, counts.tolist(), observed, strict=True)
+        )
+        for strength in STRENGTHS
+    ]
+    truth = np.eye(levels)[observed]
+    totals = np.repeat(counts.sum(1), levels).reshape(cells, levels)
+    answer = np.repeat(np.arange(cells) * 7 + 3, levels)
+    order = rng.permutation(cells * levels)
+    parts = (torch.from_numpy(part.ravel()[order]) for part in (chances, truth, answer, counts, totals))
+    assert best_strength(*parts) == STRENGTHS[int(np.argmax(slow))]
+
+
+def test_a_strength_lies_between_frequencies_and_predictions() -> None:
+    own, counts = np.array([[0.2, 0.8], [0.6, 0.4]]), np.array([30.0, 10.0])
+    assert level_chances(own, counts, 40.0, 1.0) == pytest.approx(own)
+    assert level_chances(own, counts, 40.0, 0.0) == pytest.approx((counts + 5 * own) / 45)
+    assert level_chances(own, 0.0, 0.0, 0.3) == pytest.approx(own)  # nothing is observed
+
+
+@pytest.mark.parametrize(("structure", "low", "high"), [(0.0, 0.0, 0.5), (2.0, 0.7, 1.0)])
+def test_independent_answers_have_their_frequencies(structure: float, low: float, high: float) -> None:
+    frame = answers(3, structure, rows=200, questions=5)
+    model = Headstart(quiet=True).fit(read(frame))
+    assert low <= float(model.fitted_.calibration.level_strength) <= high
+    if structure == 0:
+        chances = model.predict().probabilities("q02")
+        frequencies = frame["q02"].value_counts(normalize=True).sort_index().to_numpy()
+        assert np.abs(chances - frequencies).mean() < 0.05

@@ -19,9 +19,10 @@ from headstart.errors import InputError, did_you_mean, join_names, option_name
 from headstart.model.features import Feature
 from headstart.model.state import ModelState
 from headstart.table.kind_inference import parse_kind
-from headstart.table.kinds import Category, Kind, Kinds, column_name, is_value, split_column
+from headstart.table.kinds import Category, Kind, column_name, is_value, split_column
 from headstart.table.labels import LEVEL
 from headstart.table.names import as_name
+from headstart.training.level_strength import level_chances
 
 
 def category_columns(model: ModelState, feature: object) -> list[str]:
@@ -270,13 +271,27 @@ def collapse_answers(kinds: Mapping[str, Kind], observations: Mapping[str, float
     return answers
 
 
-def normalise(names: Sequence[str], kinds: Kinds, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Divide the probabilities (…, columns) of the levels of each category by their sum."""
+def normalise(
+    names: Sequence[str],
+    features: Sequence[Feature],
+    probabilities: NDArray[np.float64],
+    strength: float,
+) -> NDArray[np.float64]:
+    """Make the probabilities (rows, columns) of the levels of each category add up to 1.
+
+    In categories of the fit, rows differ with this ``strength`` (``level_chances``).
+    """
     groups: dict[str, list[int]] = {}
-    for column, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-        if isinstance(kind.margin, Category):
+    for column, (name, feature) in enumerate(zip(names, features, strict=True)):
+        if is_level(feature):
             groups.setdefault(split_column(name)[0], []).append(column)
     for columns in groups.values():
         part = probabilities[..., columns]
-        probabilities[..., columns] = part / part.sum(-1, keepdims=True)
+        part = part / part.sum(-1, keepdims=True)
+        if strength != 1 and features[columns[0]].in_backbone:
+            observed = [features[column].values for column in columns]
+            counts = np.array([values.sum() for values in observed])
+            part = level_chances(part, counts, len(observed[0]), strength)
+            part = part / part.sum(-1, keepdims=True)
+        probabilities[..., columns] = part
     return probabilities

@@ -877,7 +877,8 @@ def _predict_columns(
             numbers = units.apply(predictive.mean, predictive.std, which)
             center[part, columns], scale[part, columns] = numbers
     if any(isinstance(margin, Category) for margin in features.kinds.margins):
-        center = normalise(list(features.names), units.kinds, center)
+        strength = float(model.calibration.level_strength)
+        center = normalise(list(features.names), features.features, center, strength)
         binary = units.kinds.types == KindType.BINARY
         scale[:, binary] = np.sqrt(center[:, binary] * (1 - center[:, binary]))
     observed = _ObservedValues(features.features)

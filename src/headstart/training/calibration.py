@@ -91,6 +91,7 @@ class Calibration:
     click_slopes: Tensor  # (marks,)
     click_shifts: Tensor  # (marks,)
     click_least: Tensor  # (marks,): see ``click_log_odds``
+    level_strength: Tensor  # (1,): of the rows' differences in known categories, see ``level_chances``
 
     @classmethod
     @torch.no_grad()
@@ -147,7 +148,8 @@ class Calibration:
         factors = torch.ones(VALUE_TYPES, len(marks), len(LEVELS))
         ones, zeros = torch.ones(len(marks)), torch.zeros(len(marks))
         least = torch.full((len(marks),), LEAST_CHANCE)
-        return cls(torch.tensor(marks), factors, ones, zeros, ones.clone(), zeros.clone(), least)
+        clicks = (ones.clone(), zeros.clone(), least)
+        return cls(torch.tensor(marks), factors, ones, zeros, *clicks, torch.ones(1))
 
     def factor(self, shots: Tensor, kinds: Tensor) -> Tensor:
         """Return the factors for features with ``shots`` and ``kinds`` (features,): (features, levels).

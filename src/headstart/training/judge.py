@@ -40,6 +40,7 @@ from headstart.training.comparison import (
     predict_held_out,
 )
 from headstart.training.episodes import disjoint_tasks
+from headstart.training.level_strength import fit_level_strength
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.recipe import (
     AdapterTrainer,
@@ -126,7 +127,8 @@ def train_best(
     The candidates are the closed form and, for tables of many features, networks blended with it. On a large
     table the judge uses the final training of the networks, with features held out from their meta-training
     only. A table with real features is always judged before the final training: the scale of a new real
-    feature must be estimated, which only features held out from all training can show.
+    feature must be estimated, which only features held out from all training can show. The strength with
+    which rows differ in categories is estimated on held-out cells.
 
     Returns
     -------
@@ -165,6 +167,18 @@ def train_best(
     if choice is not None and keep:  # the closed form of the final training is the one that was judged
         calibration = choice.calibration or trained.calibration
         trained, judgement = replace(trained, calibration=calibration, local=choice.local), choice.judgement
+    if trained.adapter.config.name == CLOSED_FORM:
+        strength = fit_level_strength(
+            table,
+            features,
+            recipe,
+            adapter_config(CLOSED_FORM),
+            reporter=reporter,
+            checkpoint=checkpoint,
+            device=device,
+        )
+        calibration = replace(trained.calibration, level_strength=torch.tensor([strength]))
+        trained = replace(trained, calibration=calibration)
     return TrainedParts(trainer.backbone, trainer.knowledge, {"adapter": trained}), recipe, judgement
 
 
