@@ -13,7 +13,7 @@ from tests.oracles.margins import values_of
 
 from headstart import Headstart, Kind, Prediction, Table
 from headstart.errors import InputError, UnknownNameError
-from headstart.model.prediction import level_ratios
+from headstart.model.prediction import fewest_levels, level_ratios, predict_one_cell, predict_pairs
 from headstart.table import Kinds, Names
 from headstart.table.kinds import likely_shift, normal_scores
 
@@ -173,6 +173,52 @@ def test_a_question_answered_with_the_ends_only_has_little_probability_between()
     assert found[1:4].sum() < 0.1
     assert found.sum() == pytest.approx(1)
     np.testing.assert_allclose(level_ratios(observed[:1], [1.5, 2.5]), 1)
+
+
+def slow_fewest_levels(levels: list[float], chances: list[float], level: float) -> tuple[float, float]:
+    """The shortest run of levels with enough probability, of equally long ones the most probable."""
+    runs = [
+        (last - first, -sum(chances[first : last + 1]), levels[first], levels[last])
+        for first in range(len(levels))
+        for last in range(first, len(levels))
+        if sum(chances[first : last + 1]) >= level
+    ]
+    return min(runs)[2:]
+
+
+def test_an_ordinal_interval_is_the_shortest_run_of_levels() -> None:
+    rng = np.random.default_rng(0)
+    levels = np.array([1.0, 2.0, 4.0, 5.0, 7.0])
+    chances = rng.dirichlet(np.full(5, 0.5), size=50)
+    for level in (0.5, 0.8, 0.9):
+        low, high = fewest_levels(levels, chances, level)
+        slow = [slow_fewest_levels(levels.tolist(), line, level) for line in chances.tolist()]
+        assert list(zip(low.tolist(), high.tolist(), strict=True)) == slow
+
+
+def test_all_ways_to_predict_an_ordinal_cell_agree(case: tuple[Headstart, str, dict[str, Any]]) -> None:
+    model, kind, _ = case
+    if not kind.startswith("ordinal"):
+        return
+    found = model.predict()
+    low, high = found.interval(0.8)
+    rows, features = (part.ravel() for part in np.indices(low.shape))
+    pairs = predict_pairs(model.fitted_, rows, list(found.features), features, 0.8)
+    np.testing.assert_array_equal(pairs[2].reshape(low.shape), low)
+    np.testing.assert_array_equal(pairs[3].reshape(low.shape), high)
+    one = predict_one_cell(model.fitted_, found.rows[3], found.features[2], 0.8)
+    assert (one.low, one.high) == (low[3, 2], high[3, 2])
+    for position, name in enumerate(found.features):  # the interval has the probability that it says
+        chances, levels = found.probabilities(name), np.arange(1.0, 4.0)
+        inside = (levels >= low[:, position, None]) & (levels <= high[:, position, None])
+        assert ((chances * inside).sum(axis=1) >= 0.8 - 1e-6).all()
+
+
+def test_a_category_has_its_own_levels(case: tuple[Headstart, str, dict[str, Any]]) -> None:
+    model, kind, _ = case
+    if kind.startswith("category"):
+        with pytest.raises(InputError, match="category with its own levels"):
+            model.predict().probabilities("f0", values=[0, 1])
 
 
 def test_probabilities_of_a_category_add_up() -> None:

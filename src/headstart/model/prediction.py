@@ -23,14 +23,14 @@ from headstart.core.devices import move
 from headstart.core.predictive import predict_cell, predict_cells, predict_grid
 from headstart.core.types import OneHead, RowStates
 from headstart.display import MAX_LINES, table_html, text_table
-from headstart.errors import InputError, guard_methods
+from headstart.errors import InputError, guard_methods, option_name
 from headstart.evaluate.plots import MissingMatplotlibError
 from headstart.linalg.packed import packed_size
 from headstart.model.features import Feature, FeatureListing
 from headstart.model.levels import category_columns, columns_of, complete_categories, is_level, normalise
 from headstart.model.state import ModelState
 from headstart.table import Cells, Names
-from headstart.table.kinds import Category, Kind, Kinds, KindType, column_name, split_column
+from headstart.table.kinds import Category, Kind, Kinds, KindType, Ordinal, column_name, split_column
 from headstart.table.names import as_name
 from headstart.training.calibration import LEVELS, USUAL_LEVEL
 
@@ -308,13 +308,25 @@ class Prediction:
 
         Intervals are calibrated, and clipped at the limits of a rating. They are symmetric around the mean
         for ratings and reals, and right-skewed for counts and amounts. For a binary feature the ends are
-        quantiles, 0 or 1.
+        quantiles, 0 or 1. For an ordinal feature they are those of the fewest consecutive levels whose
+        ``probabilities`` add up to ``level`` or more: as levels are few, such an interval contains the value
+        more often than it says.
 
         Returns
         -------
         low, high : ndarray of shape (rows, features)
             The ends of the intervals.
         """
+        low, high = self._quantiles(level)
+        for position, kind in enumerate(self.kinds):
+            if isinstance(kind.margin, Ordinal):
+                chances = self.probabilities(self.features[position])
+                ends = fewest_levels(np.array(kind.margin.levels), chances, level)
+                low[:, position], high[:, position] = ends
+        return low, high
+
+    def _quantiles(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the quantiles at 0.5 - level / 2 and 0.5 + level / 2 of every cell's value."""
         which = np.arange(len(self.features))
         return interval(self.center, self.scale, self.kinds, self.interval_factors, level, which)
 
@@ -322,7 +334,7 @@ class Prediction:
         """Return the quantile of every cell's value: (rows, features).
 
         Quantiles have the calibration of intervals: ``interval(0.9)`` is ``quantile(0.05)`` and
-        ``quantile(0.95)``. For a binary feature a quantile is 0 or 1.
+        ``quantile(0.95)``, except for an ordinal feature. For a binary feature a quantile is 0 or 1.
         """
         if not _is_share(quantile):
             raise InputError(f"a quantile must lie between 0 and 1; got {quantile!r}")
@@ -332,7 +344,7 @@ class Prediction:
             binary = self.kinds.types == KindType.BINARY
             median = np.where(binary & np.isfinite(self.center), self.center >= 0.5, self.center)
             return np.asarray(self.kinds.values(median, np.arange(len(self.features))))
-        return self.interval(abs(2 * quantile - 1))[int(quantile > 0.5)]
+        return self._quantiles(abs(2 * quantile - 1))[int(quantile > 0.5)]
 
     def probability_above(self, value: float) -> NDArray[np.float64]:
         """Return the probability that each cell's value is greater than ``value``: (rows, features).
@@ -430,7 +442,12 @@ class Prediction:
         """Return the position of a feature, its levels, and the numbers between two levels."""
         position = self.features.position(feature)
         kind = self.kinds[position]
-        if values is not None and position not in self.chances:
+        if values is not None and position in self.chances:
+            raise InputError(
+                f"feature {self.features[position]!r} is a category with its own levels: leave out "
+                f"{option_name('values')}"
+            )
+        if values is not None:
             levels = sorted(float(value) for value in values)
         elif kind.margin.levels:
             levels = list(kind.margin.levels)
@@ -671,6 +688,8 @@ _LEVEL_FIELDS = [
 
 MAX_LEVELS = 20  # steps of a rating whose values are taken for whole numbers
 
+_ROUNDING = 1e-9  # of a sum of probabilities
+
 MIN_CHANCE = 1e-9  # of a level, before the probabilities are divided by their sum
 
 USUAL_OBSERVATIONS = 10.0  # as if this number of observations had been made with the expected frequencies
@@ -713,6 +732,36 @@ def level_ratios(observed: Numbers, edges: Sequence[float]) -> Numbers:
     counts = np.bincount(np.searchsorted(edges, observed), minlength=len(edges) + 1)
     shares = (counts + USUAL_OBSERVATIONS * expected) / (len(observed) + USUAL_OBSERVATIONS)
     return shares / expected
+
+
+def fewest_levels(levels: Numbers, chances: Numbers, level: float) -> tuple[Numbers, Numbers]:
+    """Return the first and the last of the fewest consecutive levels with a probability of ``level`` or more.
+
+    Of equally many levels, the most probable ones are chosen.
+
+    Parameters
+    ----------
+    levels : ndarray of shape (levels,)
+        The levels, ascending.
+    chances : ndarray of shape (rows, levels)
+        Their probabilities, which add up to 1.
+    level : float
+        The probability.
+
+    Examples
+    --------
+    >>> fewest_levels(np.array([1.0, 2.0, 3.0]), np.array([[0.05, 0.8, 0.15], [0.92, 0.08, 0.0]]), 0.9)
+    (array([2., 1.]), array([3., 1.]))
+    """
+    below = np.concatenate([np.zeros((len(chances), 1)), chances.cumsum(axis=1)], axis=1)
+    first = np.zeros(len(chances), dtype=np.int64)
+    last = first + len(levels) - 1
+    for count in range(len(levels) - 1, 0, -1):  # shorter runs replace longer ones
+        inside = below[:, count:] - below[:, :-count]
+        start = inside.argmax(axis=1)
+        enough = inside.max(axis=1) >= level - _ROUNDING
+        first, last = np.where(enough, start, first), np.where(enough, start + count - 1, last)
+    return levels[first], levels[last]
 
 
 def dictionary_column(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArray:
@@ -759,7 +808,8 @@ def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> Ce
     feature, likelihood = model.feature_store[name], model.knowledge.likelihood
     kind = model.kind_of(feature)
     has_local_part = model.local is not None and not feature.in_backbone
-    if has_local_part or is_level(feature):  # all levels are predicted
+    ordinal = isinstance(feature.kind.margin, Ordinal)
+    if has_local_part or ordinal or is_level(feature):  # all levels are predicted
         states = model.row_store.take(np.array([model.rows.position(row)]))
         found = predict_features(model, Names([row], "row"), states, [name])
         return CellPrediction(
@@ -946,6 +996,21 @@ def predict_pairs(
                 numbers[0][mine], numbers[1][mine] = found.center[:, 0], found.scale[:, 0]
         mean[pairs], std[pairs] = units.kinds.moments(*numbers, column)
         low[pairs], high[pairs] = interval(*numbers, units.kinds, units.interval_factors, level, column)
+        for position, feature in enumerate(features.features):
+            if isinstance(feature.kind.margin, Ordinal):
+                mine = np.flatnonzero(column == position)
+                at = Names([str(i) for i in range(len(mine))], "row")
+                found = Prediction(
+                    at,
+                    Names([feature.name], "feature"),
+                    Kinds([feature.kind]),
+                    numbers[0][mine, None],
+                    numbers[1][mine, None],
+                    units.interval_factors[position : position + 1],
+                    [feature.values],
+                )
+                ends = found.interval(level)
+                low[pairs[mine]], high[pairs[mine]] = ends[0][:, 0], ends[1][:, 0]
     return mean, std, low, high
 
 
