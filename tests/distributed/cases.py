@@ -27,6 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "reals": BAYES,  # each feature with its own scale, and some outliers
     "mixed": BAYES,
     "clicks": BAYES,
+    "weights": BAYES,  # of observations
     "large": BAYES,  # treated as if it were too large for anything to be held at once
     "networks": NETWORKS,
     "networks-blended": {**NETWORKS, "adapter": "chn-bayes-blend"},
@@ -34,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "judged": {"adapter": "auto", "backbone": _FEW},
 }
 KINDS = {"clicks": "click"}  # inferred in the other cases
+WEIGHT = {"weights": "weight"}  # the column of weights
 LOWERED = {
     "signature_quantile_rows": 50,
     "signature_shrinkage_rows": 40,
@@ -87,6 +89,8 @@ def make_folder(case: str, folder: Path, rows: int = 60, features: int = 16) -> 
             "value": observed,
         }
     )
+    if case in WEIGHT:
+        table = table.append_column(WEIGHT[case], pa.array(np.exp(rng.normal(size=len(table)))))
     folder.mkdir(parents=True)
     size = -(-len(table) // 4)
     for number in range(4):

@@ -20,7 +20,7 @@ from headstart.distributed import process_group
 from headstart.files import TensorLayout, order_tensors, read_tensors, write_tensors
 from headstart.model.fitting import require_shardable
 from headstart.table.sources import Source, open_source
-from tests.distributed.cases import CASES, KINDS, as_tested, make_folder, make_metadata
+from tests.distributed.cases import CASES, KINDS, WEIGHT, as_tested, make_folder, make_metadata
 from tests.test_cli import run as run_command
 
 HERE = Path(__file__).parents[2]
@@ -70,7 +70,9 @@ def root(tables: Path) -> Path:
 def single(root: Path, case: str) -> Headstart:
     with as_tested(case):
         metadata = root / "metadata.parquet" if case == "judged" else None
-        table = Table.read(root / case, metadata=metadata, kinds=KINDS.get(case), quiet=True)
+        table = Table.read(
+            root / case, metadata=metadata, kinds=KINDS.get(case), weight=WEIGHT.get(case), quiet=True
+        )
         return Headstart(quiet=True, **CASES[case]).fit(table)
 
 
@@ -82,6 +84,9 @@ def require_same(one: Headstart, other: Headstart) -> None:
     assert np.array_equal(table.row_index, same.row_index)
     assert np.array_equal(table.feature_index, same.feature_index)
     np.testing.assert_allclose(table.values, same.values, rtol=1e-6)
+    assert (table.weights is None) == (same.weights is None)
+    if table.weights is not None:
+        np.testing.assert_allclose(table.weights, same.weights)
     for name in one.features:
         ours, theirs = one.feature(name), other.feature(name)
         assert (ours.shots, ours.observations) == (theirs.shots, theirs.observations)

@@ -16,7 +16,7 @@ from headstart.linalg.row_sharded import draw_normal_rows, draw_uniform_at, gath
 from headstart.table.kind_inference import resolve_kinds, sample_values
 from headstart.table.names import Names
 from headstart.table.sharding import FeatureExchange
-from tests.distributed.cases import CASES, KINDS, as_tested
+from tests.distributed.cases import CASES, KINDS, WEIGHT, as_tested
 from tests.pretended import Pretending, device_named
 
 
@@ -108,7 +108,9 @@ def fit_all(root: Path) -> None:
     for case, settings in CASES.items():
         with as_tested(case):
             metadata = root / "metadata.parquet" if case == "judged" else None
-            table = Table.read(root / case, metadata=metadata, kinds=KINDS.get(case), quiet=True)
+            table = Table.read(
+                root / case, metadata=metadata, kinds=KINDS.get(case), weight=WEIGHT.get(case), quiet=True
+            )
             cells = table.cells().transpose()
             if process_group().is_single or case == "ratings":
                 assert len(gather_cells(cells, len(table.rows)).index) == process_group().sum_number(
@@ -122,7 +124,9 @@ def fit_there(root: Path, cases: list[str]) -> None:
     for case in cases:
         with as_tested(case), device_named("card"), Pretending():
             metadata = root / "metadata.parquet" if case == "judged" else None
-            table = Table.read(root / case, metadata=metadata, kinds=KINDS.get(case), quiet=True)
+            table = Table.read(
+                root / case, metadata=metadata, kinds=KINDS.get(case), weight=WEIGHT.get(case), quiet=True
+            )
             model = Headstart(quiet=True, device="card", **CASES[case]).fit(table)
         model.save(root / f"{case}-there.model")
 

@@ -455,7 +455,8 @@ class FactorisationTraining:
             choosing = turn % _CHOICE_INTERVAL == 0
             if self.weights is not None and cells.weights is None and turn > backbone.sweeps // 2:
                 cells = self.cells = replace(cells, weights=self.weights)
-                self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
+                local = torch.bincount(cells.index, self.weights, minlength=cells.width)
+                self.weighted_counts = global_sum(local)
                 blocks = row_blocks(backbone, cells)
             if self.as_numbers and description.levels is not None and turn > backbone.sweeps // 2:
                 self._weigh_levels(description.levels)

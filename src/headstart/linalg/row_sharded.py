@@ -249,7 +249,8 @@ def gather_cells(cells: Cells, rows: int) -> Cells:
     order = torch.argsort(lines, stable=True)
     index = gather_rows(cells.index.to(index_dtype(total)) + start)[order]
     values = gather_rows(cells.values)[order]
-    return Cells(offsets(torch.bincount(lines, minlength=len(cells))), index, values, total)
+    weights = None if cells.weights is None else gather_rows(cells.weights)[order]
+    return Cells(offsets(torch.bincount(lines, minlength=len(cells))), index, values, total, weights)
 
 
 def sample_by_feature(cells: Cells, rows: int, most: int, generator: torch.Generator) -> Cells:
@@ -271,8 +272,9 @@ def sample_by_feature(cells: Cells, rows: int, most: int, generator: torch.Gener
     index = gather_rows(cells.index[smallest].to(index_dtype(total)) + start)
     values = gather_rows(cells.values[smallest])
     order = torch.argsort(lines, stable=True)
+    weights = None if cells.weights is None else gather_rows(cells.weights[smallest])[order]
     lines, keys, index, values = lines[order], keys[order], index[order], values[order]
-    candidates = Cells(offsets(torch.bincount(lines, minlength=len(cells))), index, values, total)
+    candidates = Cells(offsets(torch.bincount(lines, minlength=len(cells))), index, values, total, weights)
     return candidates.keep(ranks_in_line(candidates, keys) < most)
 
 

@@ -148,8 +148,6 @@ def shard_rows(observations: Observations, label: str) -> Observations:
     group = process_group()
     if observations.times is not None:
         raise InputError(f"{option_name('time')} is not supported under torchrun; leave it out")
-    if observations.weights is not None:
-        raise InputError(f"{option_name('weight')} is not supported under torchrun; leave it out")
     if global_count(len(observations.values)) == 0:
         raise InputError(f"{label} contains no observations; at least one is needed")
     features = sorted_names(name for names in group.all_gather_texts(observations.features) for name in names)
@@ -184,6 +182,7 @@ def shard_rows(observations: Observations, label: str) -> Observations:
         row_numbers=np.concatenate(row_numbers).astype(np.int32),
         feature_numbers=torch.cat(feature_numbers).numpy(),
         values=torch.cat(send(values)).numpy(),
+        weights=None if observations.weights is None else torch.cat(send(observations.weights)).numpy(),
         notes=tuple(notes),
     )
 

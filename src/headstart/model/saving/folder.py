@@ -97,10 +97,10 @@ _SLOW_VERBS = {"remove_row", "rename_feature"}  # slow to replay on a large mode
 
 _SHARDED_BY_ROW = (
     "states/", "knowledge/states/", "knowledge/indptr", "knowledge/index", "knowledge/values",
-    "observation_values/",
+    "observation_values/", "observation_weights/table",
 )  # fmt: skip
 
-_CONTEXTS = ("contexts/rows", "contexts/values")
+_CONTEXTS = ("contexts/rows", "contexts/values", "observation_weights/contexts")
 
 
 def save(model: Callable[[], ModelState], path: Path, owner: object = None) -> None:
