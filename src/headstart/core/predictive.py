@@ -194,7 +194,7 @@ class GridLayout(Layout):
         """Return means and variances of outputs: two of (rows, heads)."""
         activation, row_variance, size = states.activation, states.variance, heads.weight.shape[1] + 1
         mean, packed, positions = self.means(heads, activation), heads.covariance, self.positions
-        few = len(activation) > 1 and 0 < len(heads) <= size // 2
+        few = 0 < len(heads) <= size // 2
         if isinstance(packed, StoredMatrices):
             stored = packed if positions is None else packed.index_select(0, positions)
             packed, positions = stored.to(activation.dtype).packed() if few else None, None
@@ -202,7 +202,7 @@ class GridLayout(Layout):
             variance = stored.forms(append_one(activation), row_variance)
         elif packed is None:
             variance = torch.zeros_like(mean)
-        elif few:  # avoid the squares of all rows
+        elif few and len(activation) > 1:  # avoid the squares of all rows
             packed = packed if positions is None else packed.index_select(0, positions)
             matrices = unpack(packed, size).to(activation.dtype)
             variance = torch.stack([affine_quadratic_form(activation, matrix) for matrix in matrices], dim=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,17 @@ class CompactMatrices:
         products = pack((vectors.T * parts["scales"][part]) @ vectors)
         return products + parts["shares"][at].astype(np.float64) @ parts["bases"]  # type: ignore[no-any-return]
 
+    def divide(self, where: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the places of each form in ``where`` (n,), and their positions in its parts."""
+        limits = (0, self.factored, self.first_dense, self.first_dense + len(self.dense))
+        places = [torch.nonzero((where >= start) & (where < end))[:, 0] for start, end in pairwise(limits)]
+        return [(at, where[at] - start) for at, start in zip(places, limits[:-1], strict=True)]
+
+    @cached_property
+    def divided(self) -> list[tuple[Tensor, Tensor]]:
+        """The places and positions of the first matrices, by form."""
+        return self.divide(self.where)
+
     def take_factored(self, positions: Tensor) -> CompactMatrices:
         """Return only the factored matrices at these positions among the factored ones."""
         where = torch.arange(len(positions))
@@ -114,7 +126,7 @@ class CompactMatrices:
         starts = torch.searchsorted(self.ends, torch.arange(0, len(self.vectors), step)).tolist()
         for first, last in zip(starts, [*starts[1:], self.factored], strict=True):
             part = slice(int(self.ends[first]), int(self.ends[last]))
-            factors = self.vectors[part].to(dtype)
+            factors = self.vectors[part].float().to(dtype)
             squares = (factors @ vectors.T) ** 2
             if variances is not None:
                 squares += factors[:, : variances.shape[1]] ** 2 @ variances.T
@@ -174,17 +186,18 @@ class StoredMatrices:
     def _divided(self) -> list[tuple[Tensor, Tensor]]:
         """Return the places of the factored, halved and dense matrices here, and their positions there."""
         where, positions = self.parts.where, self.positions
+        if _is_range(positions, len(where)):
+            return self.parts.divided
         if len(where):
             positions = torch.where(
                 positions < len(where), where[positions.clamp(max=len(where) - 1)], positions
             )
-        limits = torch.tensor([self.parts.factored, self.parts.first_dense])
-        form, starts = torch.bucketize(positions, limits, right=True), (0, *limits.tolist())
-        places = [torch.nonzero(form == i)[:, 0] for i in range(3)]
-        return [(at, positions[at] - start) for at, start in zip(places, starts, strict=True)]
+        return self.parts.divide(positions)
 
     def packed(self) -> Tensor:
         """Compute the matrices: (matrices, packed)."""
+        if len(self) == 1:  # most calls are for one head
+            return torch.from_numpy(self.parts.one(int(self.positions[0])))[None].to(self.dtype)
         parts, result = self.parts, self.parts.dense.new_empty(len(self), self.parts.dense.shape[1])
         result = result.to(self.dtype)
         (factored, at_factored), (halved, at_halved), (dense, at_dense) = self._divided()

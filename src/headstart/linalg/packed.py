@@ -134,7 +134,7 @@ def quadratic_forms(
     If ``positions`` (m,) are given, only with the matrices at these positions.
 
     With ``variances`` (n, up to size) of the first entries of the vectors, compute the expectation.
-    Matrices in single precision are converted to the precision of the vectors in blocks that fit in the
+    Matrices in a lower precision are converted to the precision of the vectors in blocks that fit in the
     cache.
     """
     squared = outer_products(vectors) * trace_weights(vectors.shape[-1], vectors.device, vectors.dtype)
@@ -152,6 +152,8 @@ def quadratic_forms(
         if positions is not None:
             chosen = positions[start : start + step]
             block = torch.index_select(packed, 0, chosen, out=gathered[: len(chosen)])
+        if block.dtype == torch.float16 and buffer.dtype == torch.float64:
+            block = block.float()  # two conversions take less time than one
         converted = buffer[: len(block)].copy_(block)
         # Matrix · vector reads the matrices in their memory order.
         product = torch.mv(converted, squared[0]) if len(squared) == 1 else squared @ converted.T
