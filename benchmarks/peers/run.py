@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from methods import METHODS, Peer
+from methods import METHODS, UNUSUAL, Peer
 from problem import PARTS, Problem
 from report import publish
 from tuning import trial, tune
@@ -127,7 +127,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the data folder (else HEADSTART_DATA)")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sets", default=",".join(SETS), help=f"of {', '.join(SETS)}")
-    parser.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)}")
+    usual = [name for name in METHODS if name not in UNUSUAL]
+    parser.add_argument("--methods", default=",".join(usual), help=f"of {', '.join(METHODS)}")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--part", default=",".join(map(str, PARTS)), help="where targets begin")
     options = parser.parse_args()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +16,19 @@ import run as command
 from algebra import dots, replaced, ridge, weighted_sums
 from methods.als import ALS
 from methods.biases import Biases
+from methods.dropoutnet import DropoutNet
+from methods.ease import EASE
 from methods.headstart_methods import HeadstartPeer, HeadstartRetrained, joined
 from methods.implicit_als import ImplicitALS
+from methods.imputers import MICE, Imputer
+from methods.irt import ItemResponse
+from methods.irt import _above as above
 from methods.item_knn import ItemKNN
 from methods.lightfm import LightFM
 from methods.lightgbm import LightGBM
 from methods.myfm import MyFM
 from methods.retrained import VBMFRetrained
+from methods.tabular import TabICL, TabPFN
 from methods.vbmf import VBMF
 from problem import Problem
 from tuning import trial, tune
@@ -40,6 +47,11 @@ OWN = {
     "vbmf": VBMF(factors=4, rounds=8),
     "vbmf-logistic": VBMF(factors=4, rounds=5, likelihood="logistic"),
     "vbmf-retrained": VBMFRetrained(factors=4, rounds=5),
+    "ease": EASE(),
+    "irt": ItemResponse(steps=100, context_steps=60, rate=0.1),
+    "dropoutnet": DropoutNet(factors=4, hidden=16, epochs=20),
+    "iterative-imputer": Imputer(nearest=5, rounds=2),
+    "mice-like": MICE(nearest=10, rounds=3, draws=5),
 }
 
 
@@ -142,7 +154,7 @@ def test_peers_predict_well_and_better_with_more_shots(problems, name, kind):
     assert values[-1] <= values[0] + 0.02  # biases learn next to nothing where features are much alike
 
 
-@pytest.mark.parametrize("name", ["als", "vbmf", "item-knn", "biases"])
+@pytest.mark.parametrize("name", ["als", "vbmf", "item-knn", "biases", "ease", "irt", "dropoutnet"])
 def test_a_new_feature_does_not_hang_on_others_or_on_order(problems, name):
     problem, peer = problems["rating"], replace(OWN[name])
     peer.fit(problem)
@@ -209,6 +221,56 @@ def test_tuning_takes_the_best_choice(problems, monkeypatch):
     monkeypatch.setattr(Biases, "choices", {"feature_strength": (1e4, 3.0), "both": ({"rounds": 3},)})
     chosen = tune(Biases(), problems["rating"])
     assert (chosen.feature_strength, chosen.rounds) == (3.0, 3)
+
+
+def test_the_column_of_ease_is_that_of_the_whole_item_matrix(problems):
+    problem = problems["rating"]
+    peer = EASE(strength=7.0, gain=1.0)
+    peer.fit(problem)
+    context = problem.context(4)
+    one = context.feature[0]
+    bias, shift = peer.adapt(context)
+    mine = context.feature == one
+    own = np.zeros(problem.rows)
+    total = peer.biases.row_bias[context.row[mine]] + bias[one]
+    own[context.row[mine]] = context.value[mine] - total
+    joined = np.column_stack([peer.residuals.toarray(), own])
+    inverse = np.linalg.inv(joined.T @ joined + 7 * np.eye(joined.shape[1]))
+    column = -inverse[:-1, -1] / inverse[-1, -1]  # Steck's formula, without the diagonal
+    assert np.allclose(shift[:, one], joined[:, :-1] @ column)
+
+
+def test_two_levels_are_the_two_parameter_logistic_model():
+    items, ability = torch.tensor([[np.log(2.0), 0.5]]), torch.tensor([1.5])
+    assert float(above(items, ability)) == pytest.approx(1 / (1 + np.exp(-(2 * 1.5 - 0.5))))
+    graded = above(torch.tensor([[0.0, -1.0, 0.3, -0.2]]), ability)[0]
+    assert (graded.diff() < 0).all()  # a higher level is rarer
+
+
+class Ridge:
+    """A stand-in for the models of TabPFN and TabICL."""
+
+    def fit(self, inputs, goal):
+        self._model = ridge(inputs, goal[:, None], np.ones(len(goal)), 1.0)
+        return self
+
+    def predict(self, inputs):
+        return self._model[0, 0] + inputs @ self._model[1:, 0]
+
+    def predict_proba(self, inputs):
+        chance = np.clip(self.predict(inputs), 0.01, 0.99)
+        return np.column_stack([1 - chance, chance])
+
+
+@pytest.mark.parametrize(("peer", "name"), [(TabPFN(factors=3), "TabPFN"), (TabICL(factors=3), "TabICL")])
+@pytest.mark.parametrize("kind", ["rating", "binary"])
+def test_tabular_models_learn_from_the_rows_of_a_context(problems, monkeypatch, peer, name, kind):
+    library = types.SimpleNamespace(**{f"{name}Regressor": Ridge, f"{name}Classifier": Ridge})
+    monkeypatch.setitem(sys.modules, name.lower(), library)
+    peer = replace(peer)
+    peer.fit(problems[kind])
+    outcomes = list(trial(peer, problems[kind], (0, 16)))
+    assert all(np.isfinite(found.value) for o in outcomes for found in o.scores.values())
 
 
 @pytest.mark.parametrize(
