@@ -10,7 +10,7 @@ AUDIT := .venv-audit
 PIP := pip install --quiet --disable-pip-version-check
 COVERAGE := 96
 
-.PHONY: demo serve test announce test-text check lint-docker format bench bench-check notebooks docs test-package test-lowest test-newest audit hooks clean help
+.PHONY: demo serve test announce test-text check lint-docker format bench bench-check tables notebooks docs test-package test-lowest test-newest audit hooks clean help
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -93,6 +93,9 @@ hooks: $(STAMP) ## run the checks before every git commit
 
 bench: $(STAMP) ## compare the speed of the hot paths with a dense version and with bare matrix products
 	$(BIN)/python benchmarks/epochs.py
+
+tables: $(STAMP) ## make all tables and pictures of the documentation that come from shipped results
+	$(BIN)/python benchmarks/pages.py
 
 bench-check: $(STAMP) ## compare the hot paths with the ratios in benchmarks/check.json; takes half a minute
 	$(BIN)/python benchmarks/check.py
