@@ -480,7 +480,12 @@ class ClosedFormAdapter(Adapter):
         columns = self.prior.numeric
         splines = effects[3 * numbers :][: SPLINE_TERMS * len(columns)]
         splines = splines.view(len(columns), SPLINE_TERMS, effects.shape[1])
-        return of_numbers.index_add(0, columns, splines.sum(1))
+        of_numbers = of_numbers.index_add(0, columns, splines.sum(1))
+        kernel = self.prior.kernel
+        shape = len(kernel.spans), len(kernel.landmarks), effects.shape[1]
+        kernels = effects[len(effects) - kernel.width :].view(shape)
+        starts = torch.tensor([start for start, _ in kernel.spans], dtype=torch.int64)
+        return of_numbers.index_add(0, starts, kernels.sum(1))
 
     @property
     def metadata_gains(self) -> Tensor:

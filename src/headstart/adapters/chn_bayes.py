@@ -83,7 +83,8 @@ class CHNBayes(ClosedFormAdapter):
     def __init__(self, config: CHNBayesConfig, knowledge: Knowledge) -> None:
         learned = config.activations or 0
         super().__init__(config, knowledge, learned)
-        width, columns = knowledge.states.code.shape[1], len(self.prior.base) - 1  # without the constant
+        width = knowledge.states.code.shape[1]
+        columns = len(self.prior.base) - self.prior.kernel.width - 1  # without kernels and the constant
         self.phi = mlp([width, config.hidden, learned]) if learned else None
         self.f = mlp([width + 2, config.hidden, config.encoding])
         self.g = mlp([config.encoding + 1, config.hidden, config.encoding])
@@ -115,7 +116,7 @@ class CHNBayes(ClosedFormAdapter):
         nn.init.zeros_(last.bias)
         last.weight.mul_(0.05)
         if self.h is not None:
-            self.readable.copy_(self.prior.readable_columns(self.knowledge)[:-1])
+            self.readable.copy_(self.prior.readable_columns(self.knowledge))
             share = self.readable.double().mean()  # the scale of the first layer is that of fewer inputs
             cast(nn.Linear, self.h[0]).weight.div_(share.clamp(min=1 / len(self.readable)).sqrt())
         self.prior_std.copy_(self.prior.root(self.prior_std.dtype).norm(dim=1))
@@ -147,8 +148,8 @@ class CHNBayes(ClosedFormAdapter):
         inputs = _context_inputs(sums.to(self.prior_std.dtype))
         encoded = [self.dropout(self.g(inputs))]
         if self.h is not None:
-            description = self.prior.describe(batch.metadata, batch.kinds)[:, :-1] * self.readable
-            encoded.append(self.dropout(self.h(description)))
+            description = self.prior.describe(batch.metadata, batch.kinds)[:, : len(self.readable)]
+            encoded.append(self.dropout(self.h(description * self.readable)))
         correction: Tensor = self.prior_std * self.net(torch.cat(encoded, dim=1))
         return self.prior.mean(batch) + correction
 
@@ -198,7 +199,7 @@ class CHNBayes(ClosedFormAdapter):
         sums = np.concatenate([shots, encoded @ weight + shots * bias], -1)
         parts = [apply_layers(networks.g, _context_inputs(sums.astype(np.float32)))]
         if self.h is not None:
-            description = self.prior.describe(features.metadata, features.kind)[..., :-1]
+            description = self.prior.describe(features.metadata, features.kind)[..., : len(self.readable)]
             parts.append(apply_layers(networks.h, description * self.readable.numpy()))
         correction: Array = self.prior_std.numpy() * apply_layers(networks.net, np.concatenate(parts, -1))
         return means + correction

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headstart.adapters.metadata_kernel import MetadataKernel
 from headstart.core.clicks import ZERO_WEIGHT, estimate_exposure, is_click, usual_count, weigh_clicks
 from headstart.core.networks import initial_tensor
 from headstart.core.types import (
@@ -296,6 +297,7 @@ class HeadPrior(nn.Module):
         self.register_buffer("nonlinear", metadata.new_zeros(metadata.shape[1], dtype=torch.bool))
         # The columns with spline terms.
         self.numeric = Description.of(metadata[:0], knowledge.widths).numeric_columns()
+        self.kernel = MetadataKernel(metadata, knowledge.widths)
         columns = self.describe(metadata[:0], knowledge.kinds[:0]).shape[1]
         # Not meta-trained: the prior mean of a known feature would no longer be a leave-one-out prediction.
         self.base: Tensor
@@ -316,6 +318,8 @@ class HeadPrior(nn.Module):
         self.register_buffer("known_means", initial_tensor(lambda: torch.zeros(sizes), *sizes))
         self.gains: Tensor  # the fraction of the error of predicted heads that each metadata column explains
         self.register_buffer("gains", torch.zeros(len(knowledge.widths)))
+        self.linear_gains: Tensor  # the same without the kernels, used in training only
+        self.register_buffer("linear_gains", torch.zeros(len(knowledge.widths)), persistent=False)
         clicks = bool(is_click(knowledge.kinds).any())
         self.zeros: Tensor | None  # (size, size): see ``click_zeros``; None without clicks
         zeros = torch.zeros(self.size, self.size, dtype=torch.float64) if clicks else None
@@ -336,13 +340,23 @@ class HeadPrior(nn.Module):
         if self.encodes_kind:
             one_hot = nn.functional.one_hot(knowledge.kinds, self.types)
             description = description.with_group(one_hot.to(description.numbers.dtype))
+        self.kernel.prepare(knowledge.metadata)
+        kernels, owners = self.kernel.groups(description.numbers.shape[1])
+        terms = self.kernel.terms(knowledge.metadata).to(description.numbers.dtype)
+        numbers = torch.cat([description.numbers, terms], 1)
+        description = Description(numbers, [*description.groups, *kernels])
         counts = knowledge.count_shots()
         self._prepare_clicks(knowledge)
         prior = empirical_prior(knowledge, heads, description, counts)
+        of_terms = prior.matrix[len(prior.matrix) - self.kernel.width :]
+        of_terms.copy_(self.kernel.of_similarities(of_terms))
         self.base.copy_(self.pad_learned(torch.cat([prior.matrix, prior.constant[None]])))
         fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base
         self.corrections = (self.pad_learned(prior.loo_means) - fitted).to(fitted.dtype)
         self.gains.copy_(column_gains(prior.regression, knowledge.widths, self.nonlinear))
+        self.linear_gains = self.gains.clone()
+        first = len(description.groups) - len(kernels)
+        self.gains += kernel_gains(prior.regression, first, owners, len(self.gains))
         noise = empirical_noise(knowledge)
         most_frequent = float(noise[int(knowledge.kinds.mode().values)])
         root = self._covariance_root(prior.covariance, most_frequent)
@@ -384,8 +398,9 @@ class HeadPrior(nn.Module):
     def describe(self, metadata: A, kinds: A) -> A:
         """Return the columns of the regression: (…, columns).
 
-        They are metadata, cubic and spline terms, the kind in a table of several kinds, and a constant. In
-        numpy, ``metadata`` (…, width) and ``kinds`` (…) are those of one feature or a stack of features.
+        They are metadata, cubic and spline terms, the kind in a table of several kinds, the similarities
+        of kernels, and a constant. In numpy, ``metadata`` (…, width) and ``kinds`` (…) are those of one
+        feature or a stack of features.
         """
         if isinstance(metadata, np.ndarray):
             lead: tuple[int, ...] = metadata.shape[:-1]
@@ -393,31 +408,32 @@ class HeadPrior(nn.Module):
             parts: list[Array] = [add_cubic_terms(metadata, self.nonlinear.numpy()), splines]
             if self.encodes_kind:
                 parts.append(np.arange(self.types) == kinds[..., None])
+            parts.append(self.kernel.similarities(metadata))
             return np.concatenate([*parts, np.ones((*lead, 1))], -1, dtype=metadata.dtype)
         splines = spline_terms(metadata[:, self.numeric]).flatten(1)
         columns: list[Tensor] = [add_cubic_terms(metadata, self.nonlinear), splines]
         if self.encodes_kind:
             columns.append(nn.functional.one_hot(kinds, self.types).to(metadata.dtype))
+        columns.append(self.kernel.similarities(metadata).to(metadata.dtype))
         return torch.cat([*columns, metadata.new_ones(len(metadata), 1)], dim=1)
 
     def readable_columns(self, knowledge: Knowledge) -> Tensor:
         """Return the mask of the columns of ``describe`` that networks may read: (columns,).
 
-        A metadata column is readable if it explains more of the error of predicted heads than as many random
-        numbers would explain in a regression without penalty, the number of its encoded columns divided by
-        that of features. Networks would fit the others, such as long vectors of texts, to chance; heads
-        depend on these, and on spline terms, through the regression only. The kind is readable, the constant
-        is not.
+        The mask ends before the terms of kernels and the constant, which networks never read. A metadata
+        column is readable if it explains more of the error of predicted heads than as many random numbers
+        would explain in a regression without penalty, the number of its encoded columns divided by that of
+        features. Networks would fit the others, such as long vectors of texts, to chance; heads depend on
+        these, on spline terms and on kernels through the regression only. The kind is readable.
         """
         widths = torch.tensor(knowledge.widths, dtype=torch.int64)
         regressed = knowledge.kinds if knowledge.cross_fitted is None else knowledge.cross_fitted
-        readable = torch.ones(len(self.base), dtype=torch.bool)
-        proved = torch.repeat_interleave(self.gains > widths / len(regressed), widths)
+        readable = torch.ones(len(self.base) - 1 - self.kernel.width, dtype=torch.bool)
+        proved = torch.repeat_interleave(self.linear_gains > widths / len(regressed), widths)
         readable[: 3 * len(proved)] = proved.repeat(3)  # the numbers and their two cubic terms
         readable[3 * self.nonlinear.numel() :][: SPLINE_TERMS * len(self.numeric)] = (
             False  # too many of a number
         )
-        readable[-1] = False
         return readable
 
     def means(self, metadata: Array, kinds: Array, known: Array) -> Array:
@@ -501,4 +517,20 @@ def column_gains(regression: LooRidge, widths: tuple[int, ...], nonlinear: Tenso
         for member in members if strength > 0 else []:
             if member < len(columns):  # the last group can be that of kinds
                 gains[columns[member]] += gain / len(members)
+    return gains
+
+
+def kernel_gains(regression: LooRidge, first: int, owners: list[int], columns: int) -> Tensor:
+    """Return the error that the kernel of each metadata column explains: (columns,).
+
+    The groups of the kernels are the last ones of the regression, from ``first`` on, and belong to the
+    metadata columns ``owners``.
+    """
+    gains = torch.zeros(columns)
+    for members, gain, strength in zip(
+        regression.members, regression.gains.tolist(), regression.strengths.tolist(), strict=True
+    ):
+        for member in members if strength > 0 else []:
+            if member >= first:
+                gains[owners[member - first]] += gain / len(members)
     return gains
