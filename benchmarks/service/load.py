@@ -1,9 +1,10 @@
-"""Measure the latency of predictions by their rate, while 100 observations a second arrive."""
+"""Measure the latency of predictions by their rate, while observations arrive at a steady rate."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from pydantic_core import to_json
@@ -12,20 +13,30 @@ from headstart import Headstart
 from service.server import Connection, bodies
 
 RATES = (50, 100, 200, 300, 400, 600, 800, 1200, 1600)
-ARRIVING = 100  # observations a second
+ARRIVING = 100  # observations a second, by default
 _WRITERS, _READERS = 4, 8
 _LONGEST = 0.05  # seconds of the 99th percentile
 
 
-def load(model: Headstart, port: int, seconds: float = 5.0, repeats: int = 3) -> list[dict[str, float]]:
+def load(
+    model: Headstart,
+    port: int,
+    rates: Sequence[int] = RATES,
+    arriving: float = ARRIVING,
+    batch: int = 1,
+    seconds: float = 5.0,
+    repeats: int = 3,
+) -> list[dict[str, float]]:
     """Return the latency at growing rates, until the 99th percentile exceeds 50 ms in all repeats.
+
+    Meanwhile ``arriving`` observations a second are sent, ``batch`` in each request.
 
     The repeat with the least 99th percentile counts: other processes may have slowed the others down.
     """
-    with _Writers(model, port) as writers:
+    with _Writers(model, port, arriving, batch) as writers:
         _at_rate(port, bodies(model, 200), 100)  # warm up
         found: list[dict[str, float]] = []
-        for wanted in RATES:
+        for wanted in rates:
             lines = [_line(model, port, wanted, seconds, writers) for _ in range(repeats)]
             found.append(min(lines, key=lambda line: line["p99 ms"]))
             print(found[-1], [round(line["p99 ms"], 1) for line in lines], flush=True)
@@ -45,17 +56,17 @@ def _line(model: Headstart, port: int, wanted: int, seconds: float, writers: _Wr
         "answered": len(times) / passed,
         "p50 ms": float(p50),
         "p99 ms": float(p99),
-        "observations": len(arrived) / passed,
+        "observations": writers.batch * len(arrived) / passed,
         "p50 ms of an observation": float(np.percentile(arrived, 50) * 1000),
         "p99 ms of an observation": float(np.percentile(arrived, 99) * 1000),
     }
 
 
 class _Writers:
-    """Threads that send single observations at a steady rate."""
+    """Threads that send observations at a steady rate, ``batch`` in each request."""
 
-    def __init__(self, model: Headstart, port: int) -> None:
-        self._port, self._stop = port, threading.Event()
+    def __init__(self, model: Headstart, port: int, arriving: float, batch: int) -> None:
+        self._port, self._stop, self._requests, self.batch = port, threading.Event(), arriving / batch, batch
         self._rows, self._features = list(model.rows), model.features
         self.times: list[float] = []
         self._threads = [threading.Thread(target=self._run, args=(own,)) for own in range(_WRITERS)]
@@ -72,16 +83,20 @@ class _Writers:
 
     def _run(self, own: int) -> None:
         connection, random = Connection(self._port), np.random.default_rng(own)
-        due = time.perf_counter() + own / ARRIVING
+        due = time.perf_counter() + own / self._requests
         while not self._stop.wait(max(0.0, due - time.perf_counter())):
-            line = {
-                "row": self._rows[random.integers(len(self._rows))],
-                "feature": self._features[random.integers(len(self._features))],
-                "value": float(random.integers(1, 6)),
-            }
-            connection.post("/v1/observations", to_json({"observations": [line]}))
+            cells = random.choice(len(self._rows) * len(self._features), self.batch, replace=False)
+            lines = [
+                {
+                    "row": self._rows[cell // len(self._features)],
+                    "feature": self._features[cell % len(self._features)],
+                    "value": float(random.integers(1, 6)),
+                }
+                for cell in cells.tolist()
+            ]
+            connection.post("/v1/observations", to_json({"observations": lines}))
             self.times.append(time.perf_counter() - due)
-            due += _WRITERS / ARRIVING
+            due += _WRITERS / self._requests
 
 
 def _at_rate(port: int, asked: list[bytes], wanted: float) -> list[float]:

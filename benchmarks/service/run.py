@@ -6,7 +6,7 @@ Parts, each can be chosen with ``--part``:
 
 - ``rate``: requests per second of one row × one feature against an empty endpoint of the same server.
 - ``grid``: 1,000 × 1,000 predictions in one call against the bare matrix products plus encoding.
-- ``load``: latency of predictions by their rate, while 100 observations a second arrive.
+- ``load``: latency of predictions by their rate, while observations arrive at a steady rate.
 - ``rebuild``: the time to start with 100,000 features of 10 observations each.
 
 Client and server are separate processes. The client is a plain socket with little overhead.
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from headstart import Headstart
 from headstart.datasets import synthetic_ratings
 from service.grid import grid
-from service.load import load
+from service.load import ARRIVING, RATES, load
 from service.rate import rate
 from service.rebuild import TABLES, rebuild
 from service.server import served
@@ -36,9 +36,14 @@ PARTS = (*ASKING, "rebuild")
 
 
 def measure(
-    parts: list[str], features: int, kinds: list[str], model: Path | None, folder: Path
+    parts: list[str],
+    features: int,
+    kinds: list[str],
+    model: Path | None,
+    folder: Path,
+    loading: dict[str, Any],
 ) -> dict[str, Any]:
-    """Run ``parts``; models and stores are written to ``folder``."""
+    """Run ``parts``; models and stores are written to ``folder``. ``loading`` are arguments of ``load``."""
     found: dict[str, Any] = {}
     if "rebuild" in parts:
         found["rebuild"] = {}
@@ -55,7 +60,7 @@ def measure(
         fitted.save(folder / "m")
         with served(folder) as port:
             for part in asking:
-                found[part] = ASKING[part](fitted, port)
+                found[part] = ASKING[part](fitted, port, **(loading if part == "load" else {}))
                 print(part, found[part], flush=True)
     return found
 
@@ -67,8 +72,14 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=100_000, help="of the part rebuild")
     parser.add_argument("--kind", action="append", choices=list(TABLES), help="of the part rebuild")
     parser.add_argument("--model", type=Path, help="a fitted model of 1,000 rows and features or more")
+    parser.add_argument("--rate", action="append", type=int, help="of predictions a second, of the part load")
+    parser.add_argument(
+        "--arriving", type=float, default=ARRIVING, help="observations a second, of the part load"
+    )
+    parser.add_argument("--batch", type=int, default=1, help="observations in a request, of the part load")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    loading = {"rates": options.rate or RATES, "arriving": options.arriving, "batch": options.batch}
     with tempfile.TemporaryDirectory() as name:
         found = measure(
             options.part or [*PARTS],
@@ -76,6 +87,7 @@ def main() -> None:
             options.kind or [*TABLES],
             options.model,
             Path(name),
+            loading,
         )
     if options.out is not None:
         options.out.write_text(json.dumps(found, indent=2))
