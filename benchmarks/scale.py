@@ -33,11 +33,10 @@ GIB = 2**30
 PARTS = {
     "sweeps": ("headstart.training.recipe", "pretrain"),
     "row states": ("headstart.training.recipe", "build_knowledge"),
-    "folds": ("headstart.training.recipe", "cross_fitted_tasks"),
-    "new heads": ("headstart.training.recipe", "cross_fit_heads"),
+    "folds and new heads": ("headstart.training.recipe", "cross_fit_heads"),
     "adapter": ("headstart.training.recipe", "train_adapter"),
     "calibration": ("headstart.training.recipe", "predict_held_out"),
-    "heads": ("headstart.model.fitting", "_build_state"),
+    "heads": ("headstart.model.fitting", "build_state"),
 }
 
 
