@@ -66,7 +66,7 @@ _PLACES = {
     "gathered_observations_per_block": "linalg.row_sharded:_BLOCK_ITEMS",
     "mapped_spare_lines": "model.saving.lazy:_ROOM",
     "name_lookups_before_dictionary": "model.saving.lazy:_MAX_LOOKUPS",
-    "computed_one_by_one": "model.updates:_FEW",
+    "computed_one_by_one": "model.updates:_FEW_ROWS model.updates:_FEW_FEATURES",
     # scoring
     "scored_features_per_block": "scoring:_FEATURES_AT_ONCE",
     # service

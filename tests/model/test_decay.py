@@ -128,7 +128,7 @@ def test_weights_are_those_of_a_weighted_regression(kind: str) -> None:
     prior = held.adapter.prior
     states = held.row_store.take(feature.rows, "reference")
     scaled = (feature.values - feature.kind.offset) / feature.kind.span
-    batch, _ = held._adapter_inputs([feature], "reference")
+    batch, _ = held.adapter_inputs([feature], "reference")
     noise = held.adapter._noise(states, batch).double().numpy()
     weights = 2.0 ** ((feature.times - 1500) / HALF)
     rows = np.concatenate([states.activation.numpy(), np.ones((len(scaled), 1))], axis=1).astype(np.float64)

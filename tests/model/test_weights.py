@@ -232,7 +232,7 @@ def test_heads_are_those_of_a_weighted_regression() -> None:
     assert feature.weights[feature.rows.searchsorted(held.rows.position("u1"))] == 3
     states = held.row_store.take(feature.rows, "reference")
     scaled = (feature.values - feature.kind.offset) / feature.kind.span
-    batch, _ = held._adapter_inputs([feature], "reference")
+    batch, _ = held.adapter_inputs([feature], "reference")
     noise = held.adapter._noise(states, batch).double().numpy()
     rows = np.concatenate([states.activation.numpy(), np.ones((len(scaled), 1))], axis=1).astype(np.float64)
     prior = held.adapter.prior
