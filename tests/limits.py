@@ -52,6 +52,7 @@ _PLACES = {
     "meta_training_features": "training.judge:MIN_FEATURES_TO_META_TRAIN",
     "one_training_observations": "training.judge:MIN_OBSERVATIONS_AT_ONCE",
     "network_margin": "training.judge:_MARGIN",
+    "local_harm": "training.judge:_LOCAL_HARM",
     # evaluate
     "ranked_cells_per_block": "evaluate.rankings:_CELLS_AT_ONCE",
     # model

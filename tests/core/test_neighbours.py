@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.oracles.neighbours import chosen_weights_of, residuals_of, similar_weights_of
+from tests.oracles.neighbours import (
+    inputs_of,
+    posterior_of,
+    prior_variance_of,
+    residuals_of,
+    similarity_of,
+)
 
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
+from headstart.core.local_prior import INPUTS, posterior_weights, shared_prior
 from headstart.core.neighbours import (
+    CHOSEN,
     NO_WEIGHTS,
     LocalPart,
     LocalStrengths,
@@ -26,9 +35,9 @@ from headstart.table.kinds import KindType
 ROWS, FEATURES, WIDTH = 30, 50, 3
 
 
-def knowledge_of(kind: KindType, seed: int = 0) -> Knowledge:
+def knowledge_of(kind: KindType, seed: int = 0, features: int = FEATURES) -> Knowledge:
     random = np.random.default_rng(seed)
-    row, feature = np.nonzero(random.random((ROWS, FEATURES)) < 0.4)
+    row, feature = np.nonzero(random.random((ROWS, features)) < 0.4)
     values = random.normal(size=len(row))
     if kind == KindType.BINARY:
         values = (values > 0).astype(float)
@@ -42,16 +51,16 @@ def knowledge_of(kind: KindType, seed: int = 0) -> Knowledge:
             torch.rand(ROWS, WIDTH, generator=draw),
         ),
         Cells.from_pairs(
-            torch.from_numpy(row), torch.from_numpy(feature), torch.from_numpy(values).float(), ROWS, FEATURES
+            torch.from_numpy(row), torch.from_numpy(feature), torch.from_numpy(values).float(), ROWS, features
         ),
         Heads(
-            torch.randn(FEATURES, WIDTH, generator=draw),
-            torch.randn(FEATURES, generator=draw),
+            torch.randn(features, WIDTH, generator=draw),
+            torch.randn(features, generator=draw),
             None,
-            0.5 + torch.rand(FEATURES, generator=draw),
+            0.5 + torch.rand(features, generator=draw),
         ),
-        torch.rand(FEATURES, 4, generator=draw),
-        torch.full((FEATURES,), int(kind)),
+        torch.rand(features, 4, generator=draw),
+        torch.full((features,), int(kind)),
         Likelihood(LikelihoodConfig(rating_link="identity")),
     )
 
@@ -73,34 +82,77 @@ def test_residuals_are_standardised_errors_of_the_backbone(knowledge: Knowledge)
     assert fast == pytest.approx(slow, abs=1e-5)
 
 
+METADATA = np.array([0.9, 0.1, 0.2, 0.4], np.float32)
+
+
+def context_of(shots: int, seed: int = 1) -> tuple[Any, Any]:
+    random = np.random.default_rng(seed)
+    return random.permutation(ROWS)[:shots], random.normal(size=shots)
+
+
 def test_weights_of_similar_features_are_squared_cosines(knowledge: Knowledge) -> None:
-    metadata = np.array([0.9, 0.1, 0.2, 0.4], np.float32)
-    weights = Neighbours(knowledge).similar_weights(metadata)
-    assert as_dict(weights) == pytest.approx(similar_weights_of(knowledge, metadata), abs=1e-6)
-    assert Neighbours(knowledge).similar_weights(metadata[:0]) == NO_WEIGHTS
+    weights = Neighbours(knowledge).similar_weights(METADATA)
+    slow = similarity_of(knowledge, METADATA, list(range(FEATURES)))
+    assert as_dict(weights) == pytest.approx({j: m for j, m in slow.items() if m > 0}, abs=1e-6)
+    assert Neighbours(knowledge).similar_weights(METADATA[:0]) == NO_WEIGHTS
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_chosen_weights_are_a_ridge_regression(knowledge: Knowledge, weighted: bool) -> None:
-    random = np.random.default_rng(1)
-    rows, residuals = np.sort(random.permutation(ROWS)[:12]), random.normal(size=12)
-    weights = random.uniform(0.1, 1, size=12) if weighted else np.ones(12)
-    fast = Neighbours(knowledge).chosen_weights(rows, residuals, weights if weighted else None)
-    slow = chosen_weights_of(knowledge, rows.tolist(), residuals.tolist(), weights.tolist())
-    assert len(fast.features) == 32
-    assert as_dict(fast) == pytest.approx(slow, rel=1e-4, abs=1e-6)
+def test_chosen_weights_are_the_posterior_mean_under_the_shared_prior(
+    knowledge: Knowledge, weighted: bool
+) -> None:
+    neighbours, (rows, residuals), kind = Neighbours(knowledge), context_of(12), int(knowledge.kinds[0])
+    weights = np.random.default_rng(2).uniform(0.1, 1, size=12) if weighted else np.ones(12)
+    context = rows.tolist(), residuals.tolist(), weights.tolist()
+    inputs = inputs_of(knowledge, METADATA, kind, *context)
+    evidence = neighbours.evidence(METADATA, kind, rows, residuals, weights)
+    for j, of in enumerate(inputs):
+        assert dict(zip(INPUTS, evidence.inputs[j].tolist(), strict=True)) == pytest.approx(of, abs=1e-5)
+    usual, known = neighbours.usual_variance, residuals_of(knowledge)
+    assert usual == pytest.approx(0.3 * ROWS / sum(residual**2 for residual in known.values()), rel=1e-5)
+    variances = [prior_variance_of(shared_prior(), list(of.values()), usual) for of in inputs]
+    matrix = np.array([[known.get((row, j), 0.0) for j in range(FEATURES)] for row in rows.tolist()])
+    slow = posterior_of(variances, matrix, *context[1:])
+    fast = neighbours.chosen_weights(METADATA, kind, rows, residuals, weights if weighted else None)
+    assert fast.features.tolist() == np.flatnonzero(slow).tolist()
+    assert fast.values == pytest.approx(slow[slow != 0], rel=1e-3, abs=1e-5)
+
+
+def test_both_forms_of_the_posterior_agree() -> None:
+    random = torch.Generator().manual_seed(0)
+    variance = torch.rand(6, generator=random).double()
+    for shots in (1, 5, 6, 7, 40):
+        matrix, context = (torch.randn(shots, size, generator=random).double() for size in (6, 1))
+        weights = 0.1 + torch.rand(shots, generator=random).double()
+        slow = posterior_of(variance.tolist(), matrix.numpy(), context[:, 0].tolist(), weights.tolist())
+        fast = posterior_weights(variance, matrix, context[:, 0], weights)
+        assert fast.tolist() == pytest.approx(slow.tolist(), abs=1e-9)
 
 
 def test_chosen_weights_ignore_the_order_and_rows_outside_the_table(knowledge: Knowledge) -> None:
-    neighbours, random = Neighbours(knowledge), np.random.default_rng(1)
-    rows, residuals = random.permutation(ROWS)[:9], random.normal(size=9)
-    weights = as_dict(neighbours.chosen_weights(rows, residuals))
-    order = random.permutation(9)
-    assert as_dict(neighbours.chosen_weights(rows[order], residuals[order])) == pytest.approx(weights)
-    more = neighbours.chosen_weights(np.append(rows, ROWS + 3), np.append(residuals, 2.0))
+    neighbours, (rows, residuals), kind = Neighbours(knowledge), context_of(9), int(knowledge.kinds[0])
+    weights = as_dict(neighbours.chosen_weights(METADATA, kind, rows, residuals))
+    order = np.random.default_rng(3).permutation(9)
+    again = neighbours.chosen_weights(METADATA, kind, rows[order], residuals[order])
+    assert as_dict(again) == pytest.approx(weights)
+    more = neighbours.chosen_weights(METADATA, kind, np.append(rows, ROWS + 3), np.append(residuals, 2.0))
     assert as_dict(more) == pytest.approx(weights)
-    assert neighbours.chosen_weights(np.array([ROWS]), np.ones(1)) == NO_WEIGHTS
-    assert neighbours.chosen_weights(rows[:0], residuals[:0]) == NO_WEIGHTS
+    assert neighbours.chosen_weights(METADATA, kind, np.array([ROWS]), np.ones(1)) == NO_WEIGHTS
+    assert neighbours.chosen_weights(METADATA, kind, rows[:0], residuals[:0]) == NO_WEIGHTS
+
+
+def test_a_table_without_metadata_has_chosen_weights(knowledge: Knowledge) -> None:
+    neighbours = Neighbours(replace(knowledge, metadata=torch.zeros(FEATURES, 0)))
+    assert len(neighbours.chosen_weights(METADATA[:0], int(knowledge.kinds[0]), *context_of(5)).features)
+
+
+def test_few_features_of_a_large_table_are_chosen() -> None:
+    knowledge = knowledge_of(KindType.RATING, features=2 * CHOSEN)
+    neighbours, (rows, residuals) = Neighbours(knowledge), context_of(20)
+    evidence = neighbours.evidence(METADATA, int(KindType.RATING), rows, residuals, np.ones(20))
+    assert len(evidence.features) == CHOSEN
+    log_gain = evidence.inputs[:, INPUTS.index("log gain")]
+    assert log_gain.max() == pytest.approx(evidence.inputs[0, INPUTS.index("log largest gain")])
 
 
 def test_outputs_are_sums_over_observed_neighbours_whatever_else_is_asked(knowledge: Knowledge) -> None:
@@ -164,7 +216,8 @@ def test_weights_are_interpolated_between_numbers_of_shots(knowledge: Knowledge)
     batch = FeatureBatch(cells, metadata, knowledge.kinds[:1])
     (weights,) = neighbours.weights_of(batch, residuals, strengths)
     similar = as_dict(neighbours.similar_weights(metadata[0].numpy()))
-    chosen = as_dict(neighbours.chosen_weights(rows.numpy(), residuals.double().numpy()))
+    context = rows.numpy(), residuals.double().numpy()
+    chosen = as_dict(neighbours.chosen_weights(metadata[0].numpy(), int(batch.kinds[0]), *context))
     expected = {
         feature: 0.5 * similar.get(feature, 0.0) + 2.0 * chosen.get(feature, 0.0)
         for feature in similar.keys() | chosen.keys()

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from headstart.core.neighbours import CHOSEN, PRIOR_SHARE, SIMILAR
+from headstart.core.local_prior import LocalPrior
 from headstart.core.types import Knowledge
 from headstart.table.kinds import KindType
 
@@ -30,33 +30,116 @@ def residuals_of(knowledge: Knowledge) -> dict[tuple[int, int], float]:
     return residuals
 
 
-def similar_weights_of(knowledge: Knowledge, metadata: np.ndarray) -> dict[int, float]:
-    """The weights from the similarity of metadata, by feature."""
+def cosine_of(knowledge: Knowledge, metadata: np.ndarray, feature: int) -> float:
+    """The cosine of the centred metadata of a new and a known feature."""
     known = knowledge.metadata.double().numpy()
-    mean = known.mean(0)
-    squares = {}
-    for feature, other in enumerate(known):
-        lengths = np.linalg.norm(other - mean) * np.linalg.norm(metadata - mean)
-        cosine = float((other - mean) @ (metadata - mean)) / lengths if lengths > 0 else 0.0
-        squares[feature] = max(0.0, cosine) ** 2
-    largest = sorted(squares, key=lambda feature: (-squares[feature], feature))[:SIMILAR]
-    index = knowledge.cells.index.tolist()
-    total = sum(squares[feature] * index.count(feature) / len(knowledge.cells) for feature in largest)
-    return {feature: squares[feature] / max(1.0, total) for feature in largest if squares[feature] > 0}
+    one, other = metadata.astype(float) - known.mean(0), known[feature] - known.mean(0)
+    lengths = np.linalg.norm(one) * np.linalg.norm(other)
+    return float(one @ other) / lengths if lengths > 0 else 0.0
 
 
-def chosen_weights_of(
-    knowledge: Knowledge, rows: list[int], context: list[float], weights: list[float]
-) -> dict[int, float]:
-    """The weights of the ridge regression of a context's residuals, by feature."""
-    known = residuals_of(knowledge)
-    features = len(knowledge.kinds)
-    matrix = np.array([[known.get((row, feature), 0.0) for feature in range(features)] for row in rows])
-    weighted = np.diag(weights)
-    squares, products = np.diag(matrix.T @ weighted @ matrix), matrix.T @ weighted @ np.array(context)
-    precision = squares.sum() / (PRIOR_SHARE * sum(weights))
-    gains = products**2 / (squares + precision)
-    chosen = sorted(sorted(range(features), key=lambda feature: -gains[feature])[:CHOSEN])
-    part = matrix[:, chosen]
-    system = part.T @ weighted @ part + precision * np.eye(len(chosen))
-    return dict(zip(chosen, np.linalg.solve(system, products[chosen]).tolist(), strict=True))
+def similarity_of(knowledge: Knowledge, metadata: np.ndarray, features: list[int]) -> dict[int, float]:
+    """m of the known features among ``features``, at most as many as have a weight."""
+    index, rows = knowledge.cells.index.tolist(), len(knowledge.cells)
+    squares = {feature: max(0.0, cosine_of(knowledge, metadata, feature)) ** 2 for feature in features}
+    total = sum(squares[feature] * index.count(feature) / rows for feature in features)
+    return {feature: square / max(1.0, total) for feature, square in squares.items()}
+
+
+def metadata_inputs_of(knowledge: Knowledge) -> tuple[float, float, float]:
+    """Strength, correlation and share of right signs when similar features predict known residuals."""
+    known, features = residuals_of(knowledge), len(knowledge.kinds)
+    product, square, total, signs = 0.0, 0.0, 0.0, 0
+    for feature in range(features):
+        others = [other for other in range(features) if other != feature]
+        similarity = similarity_of(knowledge, knowledge.metadata[feature].double().numpy(), others)
+        own = 0.0
+        for (row, of), residual in known.items():
+            if of == feature:
+                predicted = sum(similarity[other] * known.get((row, other), 0.0) for other in others)
+                own, square, total = own + residual * predicted, square + predicted**2, total + residual**2
+        product, signs = product + own, signs + (own > 0)
+    strength = min(1.5, max(-0.5, product / square))
+    return strength, max(0.0, product) / math.sqrt(square * total), signs / features
+
+
+def inputs_of(
+    knowledge: Knowledge,
+    metadata: np.ndarray,
+    kind: int,
+    rows: list[int],
+    context: list[float],
+    weights: list[float],
+) -> list[dict[str, float]]:
+    """The inputs of the prior of each known feature's weight, by name."""
+    known, features = residuals_of(knowledge), range(len(knowledge.kinds))
+    count, height, binary = len(features), len(knowledge.cells), int(KindType.BINARY)
+    of = {j: [residual for (_, feature), residual in known.items() if feature == j] for j in features}
+    size = {j: math.sqrt(sum(r**2 for r in of[j]) / max(1, len(of[j]))) for j in features}
+    cosine = {j: cosine_of(knowledge, metadata, j) for j in features}
+    similarity = similarity_of(knowledge, metadata, list(features))
+    strength, correlation, signs = metadata_inputs_of(knowledge)
+    triples = list(zip(rows, context, weights, strict=True))
+    squares = {j: sum(w * known.get((i, j), 0.0) ** 2 for i, _, w in triples) for j in features}
+    products = {j: sum(w * known.get((i, j), 0.0) * r for i, r, w in triples) for j in features}
+    shots = {j: sum(w for i, _, w in triples if (i, j) in known) for j in features}
+    gain = {j: products[j] ** 2 / (squares[j] + 1) for j in features}
+    length, largest = sum(w * r**2 for _, r, w in triples), max(gain.values())
+    agree = {j: products[j] / math.sqrt(squares[j] + 1) / 3 for j in features}
+    alike = {
+        j: products[j] / math.sqrt(squares[j] * length) if squares[j] and length else 0.0 for j in features
+    }
+    return [
+        {
+            "frequency": len(of[j]) / height,
+            "log observations": math.log1p(len(of[j])) / 5,
+            "residual size": size[j],
+            "mean frequency": len(known) / height / count,
+            "mean residual size": sum(size.values()) / count,
+            "log features": math.log(count) / 5,
+            "log rows": math.log(height) / 5,
+            "log observations of a row": math.log1p(len(known) / height) / 3,
+            "metadata": 1.0,
+            "metadata strength": strength,
+            "metadata correlation": correlation,
+            "metadata sign": signs,
+            "log shots": math.log1p(sum(weights)) / 3,
+            "context size": length / max(1.0, sum(weights)),
+            "log largest gain": math.log1p(largest),
+            "new is binary": float(kind == binary),
+            "known is binary": float(int(knowledge.kinds[j]) == binary),
+            "cosine": cosine[j],
+            "squared cosine": max(0.0, cosine[j]) ** 2,
+            "similarity": similarity[j],
+            "agreement": agree[j],
+            "size of the agreement": abs(agree[j]),
+            "correlation": alike[j],
+            "squared correlation": alike[j] ** 2,
+            "log shots in common": math.log1p(shots[j]) / 3,
+            "relative gain": gain[j] / (largest + 1),
+            "missing gain": (gain[j] - largest) / 5,
+            "log gain": math.log1p(gain[j]),
+        }
+        for j in features
+    ]
+
+
+def prior_variance_of(prior: LocalPrior, inputs: list[float], usual: float) -> float:
+    """The variance of one weight: the network, unit after unit."""
+    numbers = [min(3.0, max(-3.0, number)) for number in inputs]
+    state = {name: tensor.double().tolist() for name, tensor in prior.state_dict().items()}
+    for layer in (0, 2, 4):
+        weight, bias = state[f"layers.{layer}.weight"], state[f"layers.{layer}.bias"]
+        numbers = [float(np.dot(w, numbers)) + b for w, b in zip(weight, bias, strict=True)]
+        if layer < 4:
+            numbers = [number / (1 + math.exp(-number)) for number in numbers]
+    return usual * math.exp(min(8.0, max(-8.0, 3 * numbers[0])))
+
+
+def posterior_of(
+    variances: list[float], matrix: np.ndarray, context: list[float], weights: list[float]
+) -> np.ndarray:
+    """The posterior mean of all weights, from the joint covariance of weights and context."""
+    prior = np.diag(variances)
+    covariance = matrix @ prior @ matrix.T + np.diag(1 / np.array(weights))
+    return prior @ matrix.T @ np.linalg.inv(covariance) @ np.array(context)

@@ -6,14 +6,14 @@ feature j at row i: the value less the prediction of the backbone, in standard d
 A new feature has weights a_j, and its output at row i is moved by Σ_j a_j·R_ij standard deviations, where j
 runs over the known features that row i observed. The weights are
 
-    a = ρ·m + s·(Rᵀ·W·R + I/t)⁻¹·Rᵀ·W·r
+    a = ρ·m + s·T·Rᵀ·(R·T·Rᵀ + W⁻¹)⁻¹·r
 
 - m_j = c_j² / max(1, Σ_l c_l²·f_l), from the cosine c_j ≥ 0 of the metadata of both features; f_l is the
   fraction of rows that observed feature l. The largest ``SIMILAR`` of them are not 0.
-- The other term is a ridge regression of the context's residuals r on the residuals of ``CHOSEN`` known
-  features at the same rows: those with the largest (Rᵀ·W·r)_j² / ((Rᵀ·W·R)_jj + 1/t), which is twice the
-  gain of feature j alone in log-likelihood. W contains the weights of the observations, and the prior
-  variance t of a weight is such that the local part explains a share of ``PRIOR_SHARE`` a priori.
+- The other term is the posterior mean of a Bayesian regression of the context's residuals r on the residuals
+  of ``CHOSEN`` known features at the same rows: those with the largest gain (Rᵀ·W·r)_j² / ((Rᵀ·W·R)_jj + 1),
+  about twice the gain of feature j alone in log-likelihood. W contains the weights of the observations. A
+  network that is the same for all tables gives the prior variance T_jj of each weight (``core.local_prior``).
 - ρ and s depend on the number of shots. They are estimated on held-out features (``LocalStrengths``), and
   are 0 where the local part does not improve their predictions.
 
@@ -36,6 +36,7 @@ from pydantic import Field
 from torch import Tensor
 
 from headstart.config import Config
+from headstart.core.local_prior import PRIOR_SHARE, posterior_weights, shared_prior
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import (
     VALIDATION_SHOTS,
@@ -46,15 +47,16 @@ from headstart.core.types import (
     interpolate_at_shots,
 )
 from headstart.table.cells import Cells
+from headstart.table.kinds import KindType
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SIMILAR = 128  # known features with a weight from the similarity of metadata
 
-CHOSEN = 32  # known features with a weight estimated from the context
+CHOSEN = 256  # known features with a weight estimated from the context
 
-PRIOR_SHARE = 0.3  # of the variance of an observation, explained by the local part a priori
+_MOST_COMPARED = 1000  # known features whose metadata is compared with each other
 
 _ROUNDING = 1e-7  # relative difference of gains that are equal: the choice must not depend on rounding
 
@@ -95,6 +97,13 @@ class LocalWeights(NamedTuple):
 
 
 NO_WEIGHTS = LocalWeights(np.zeros(0, np.int64), np.zeros(0))
+
+
+class Evidence(NamedTuple):
+    """The arguments of the prior of the weights of one new feature."""
+
+    features: NDArray[np.int64]  # (candidates,): ascending positions of known features
+    inputs: NDArray[np.float64]  # (candidates, inputs): ``local_prior.INPUTS``
 
 
 class Neighbours:
@@ -155,47 +164,158 @@ class Neighbours:
         values = squares[index]
         return LocalWeights(index, values / max(1.0, float(values @ self._frequencies[index])))
 
+    @cached_property
+    def _table_inputs(self) -> NDArray[np.float64]:
+        """The ``INPUTS`` of known features and of the table: (features, 12)."""
+        residuals, frequency = self.residuals, self._frequencies
+        rows, count = residuals.shape
+        squares = np.bincount(residuals.indices, residuals.data**2, count)
+        size = np.sqrt(squares / np.maximum(1, frequency * rows))
+        of_table = [
+            frequency.mean(),
+            size.mean(),
+            np.log(count) / 5,
+            np.log(rows) / 5,
+            np.log1p(residuals.nnz / rows) / 3,
+            *self._metadata_inputs(),
+        ]
+        of_features = np.stack([frequency, np.log1p(frequency * rows) / 5, size], 1)
+        return np.concatenate([of_features, np.tile(of_table, (count, 1))], 1)
+
+    def _metadata_inputs(self) -> tuple[float, float, float, float]:
+        """Return how well the residuals of similar features predict those of known features.
+
+        The numbers are 1, the strength and the correlation of this prediction, and the share of features for
+        which it has the right sign; all 0 without metadata.
+        """
+        _, directions = self._directions
+        if not directions.any():
+            return 0.0, 0.0, 0.0, 0.0
+        some = np.arange(min(len(directions), _MOST_COMPARED))
+        squares = np.maximum(0.0, directions[some] @ directions[some].T) ** 2
+        np.fill_diagonal(squares, 0.0)
+        similarity = squares / np.maximum(1.0, squares @ self._frequencies[some])[:, None]
+        residuals = self.residuals[:, some]
+        dense = residuals @ similarity.T  # (rows, features)
+        rows = np.repeat(np.arange(residuals.shape[0]), np.diff(residuals.indptr))
+        predicted = dense[rows, residuals.indices]
+        by_feature = np.bincount(residuals.indices, residuals.data * predicted, len(some))
+        product, square, total = by_feature.sum(), (predicted**2).sum(), (residuals.data**2).sum()
+        if not square:
+            return 1.0, 0.0, 0.0, 0.0
+        strength, correlation = product / square, max(0.0, product) / np.sqrt(square * total)
+        return 1.0, float(np.clip(strength, -0.5, 1.5)), float(correlation), float((by_feature > 0).mean())
+
+    def evidence(
+        self,
+        metadata: NDArray[np.float32],
+        kind: int,
+        rows: NDArray[np.int64],
+        residuals: NDArray[np.float64],
+        weights: NDArray[np.float64],
+    ) -> Evidence:
+        """Return the evidence on the weights of one new feature.
+
+        Parameters
+        ----------
+        metadata : ndarray of float32
+            Its encoded metadata: (width,).
+        kind : int
+            Its kind.
+        rows, residuals, weights : ndarray
+            The rows of its context, all in the table, its residuals there, and their weights: three of (n,).
+        """
+        observed, count = self.residuals[rows], len(self._knowledge.kinds)
+        weight = np.repeat(weights, np.diff(observed.indptr))
+        shots = np.bincount(observed.indices, weight, count)
+        squares = np.bincount(observed.indices, weight * observed.data**2, count)
+        products = observed.T @ (weights * residuals)
+        size, gain = float(weights @ residuals**2), products**2 / (squares + 1)
+        largest = float(gain.max(initial=0.0))
+        mean, directions = self._directions
+        cosine = directions @ _unit_vectors(metadata[None].astype(np.float64) - mean)[0]
+        square = np.maximum(0.0, cosine) ** 2
+        similarity = square / max(1.0, float(square @ self._frequencies))
+        chosen = np.arange(count)
+        if count > CHOSEN:
+            chosen = _largest(gain, CHOSEN)
+        of_pairs = np.stack([shots, squares, products, gain, cosine, square, similarity])[:, chosen]
+        shots, squares, products, gain, cosine, square, similarity = of_pairs
+        lengths = np.sqrt(squares * size)
+        correlation = products / np.where(lengths > 0, lengths, 1.0)
+        agreement = products / np.sqrt(squares + 1) / 3
+        total, binary = float(weights.sum()), int(KindType.BINARY)
+        of_new = (np.log1p(total) / 3, size / max(1.0, total), np.log1p(largest), float(kind == binary))
+        columns = (
+            (self._kinds[chosen] == binary).astype(float),
+            cosine,
+            square,
+            similarity,
+            agreement,
+            np.abs(agreement),
+            correlation,
+            correlation**2,
+            np.log1p(shots) / 3,
+            gain / (largest + 1),
+            (gain - largest) / 5,
+            np.log1p(gain),
+        )
+        parts = (self._table_inputs[chosen], np.tile(of_new, (len(chosen), 1)), np.stack(columns, 1))
+        return Evidence(chosen, np.concatenate(parts, 1))
+
+    @cached_property
+    def _kinds(self) -> NDArray[np.int64]:
+        kinds: NDArray[np.int64] = self._knowledge.kinds.cpu().numpy()
+        return kinds
+
+    @cached_property
+    def usual_variance(self) -> float:
+        """The prior variance t of a weight at which the local part explains ``PRIOR_SHARE``."""
+        residuals = self.residuals
+        return float(PRIOR_SHARE * residuals.shape[0] / max(1e-9, float((residuals.data**2).sum())))
+
+    @torch.no_grad()
     def chosen_weights(
         self,
+        metadata: NDArray[np.float32],
+        kind: int,
         rows: NDArray[np.int64],
         residuals: NDArray[np.float64],
         weights: NDArray[np.float64] | None = None,
     ) -> LocalWeights:
-        """Return the weights of the ridge regression of a context's ``residuals`` (n,) at ``rows`` (n,).
+        """Return the posterior mean of the weights of a feature, given its context as in ``evidence``.
 
-        ``weights`` (n,) are those of the observations; None: all 1.
+        Rows outside the table are ignored; ``weights`` None: all 1.
         """
         inside = rows < self.residuals.shape[0]
         rows, residuals = rows[inside], residuals[inside]
         if not len(rows):
             return NO_WEIGHTS
-        observed = self.residuals[rows]
-        if not observed.nnz:
-            return NO_WEIGHTS
-        weight = np.ones(len(rows)) if weights is None else weights[inside]
-        weighted = observed.data * np.repeat(weight, np.diff(observed.indptr))
-        count = observed.shape[1]
-        squares = np.bincount(observed.indices, weighted * observed.data, count)
-        if not squares.any():
-            return NO_WEIGHTS
-        products = observed.T @ (weight * residuals)
-        precision = squares.sum() / (PRIOR_SHARE * weight.sum())  # 1/t
-        index = _largest(products**2 / (squares + precision), CHOSEN)
-        matrix = observed[:, index].toarray()
-        system = (matrix * weight[:, None]).T @ matrix
-        system[np.diag_indices(len(index))] += precision
-        return LocalWeights(index, np.linalg.solve(system, products[index]))
+        weights = np.ones(len(rows)) if weights is None else weights[inside]
+        evidence = self.evidence(metadata, kind, rows, residuals, weights)
+        variance = self.usual_variance * shared_prior()(torch.from_numpy(evidence.inputs))
+        matrix = self.residuals[rows][:, evidence.features].toarray()
+        parts = (torch.from_numpy(part) for part in (matrix, residuals, weights))
+        values = posterior_weights(variance, *parts).numpy()
+        kept = np.flatnonzero(values)
+        return LocalWeights(evidence.features[kept], values[kept])
 
-    def chosen_by_feature(self, cells: Cells, residuals: Tensor) -> list[LocalWeights]:
-        """Return ``chosen_weights`` of each line of ``cells``, whose observations have ``residuals`` (n,)."""
-        numbers = residuals.cpu().double().numpy()
-        rows, ends = cells.index.cpu().numpy().astype(np.int64), cells.indptr.cpu().numpy()
+    def chosen_by_feature(self, context: FeatureBatch, residuals: Tensor) -> list[LocalWeights]:
+        """Return ``chosen_weights`` of each feature of ``context``, whose observations have ``residuals``."""
+        cells = context.cells
+        numbers, rows = residuals.cpu().double().numpy(), cells.index.cpu().numpy().astype(np.int64)
         weights = None if cells.weights is None else cells.weights.cpu().double().numpy()
+        ends = itertools.pairwise(cells.indptr.tolist())
+        lines = zip(context.metadata.cpu().numpy(), context.kinds.tolist(), ends, strict=True)
         return [
             self.chosen_weights(
-                rows[start:stop], numbers[start:stop], None if weights is None else weights[start:stop]
+                metadata,
+                kind,
+                rows[start:stop],
+                numbers[start:stop],
+                None if weights is None else weights[start:stop],
             )
-            for start, stop in itertools.pairwise(ends.tolist())
+            for metadata, kind, (start, stop) in lines
         ]
 
     def weights_of(
@@ -205,7 +325,7 @@ class Neighbours:
         weights = []
         for metadata, chosen, shots in zip(
             context.metadata.cpu().numpy(),
-            self.chosen_by_feature(context.cells, residuals),
+            self.chosen_by_feature(context, residuals),
             context.shots.tolist(),
             strict=True,
         ):
@@ -221,7 +341,7 @@ class Neighbours:
         observations have ``residuals`` (n,).
         """
         similar = [self.similar_weights(metadata) for metadata in context.metadata.cpu().numpy()]
-        chosen = self.chosen_by_feature(context.cells, residuals)
+        chosen = self.chosen_by_feature(context, residuals)
         shifts = [self.local_part(weights).shifts_at(targets) for weights in (similar, chosen)]
         return torch.from_numpy(np.stack(shifts, axis=1)).float().to(targets.index.device)
 

@@ -6,7 +6,7 @@ and the strengths of the local part of new features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,8 +68,11 @@ MIN_OBSERVATIONS_AT_ONCE = 500_000
 
 _MARGIN = 1.0  # standard errors by which networks must improve on the closed form
 
-# Standard errors by which each term of a local part must improve: there are two terms and few features.
-_LOCAL_MARGIN = 2.0
+_LOCAL_HARM = 1.0  # standard errors by which features chosen by the context may raise the error
+
+_LOCAL_MARGIN = 2.0  # standard errors by which similar features must lower it
+
+SIMILAR_PART, CHOSEN_PART = 0, 1  # columns of ``Outcome.local``
 
 MIN_FEATURES_TO_JUDGE = 12  # of a table, to compare candidates
 
@@ -237,7 +240,7 @@ class Judge:
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table.
 
-        The chosen candidate gets a local part if this makes it better by ``_LOCAL_MARGIN`` standard errors.
+        The chosen candidate gets a local part if ``fit_local_strengths`` finds strengths for it.
         """
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
         if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE:
@@ -251,7 +254,7 @@ class Judge:
                 chosen, recipe = name, identity
         if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
             chosen, adapter = NETWORKS, adapter_config(BLEND)
-        local = fit_local_strengths(candidates[chosen], _LOCAL_MARGIN)
+        local = fit_local_strengths(candidates[chosen])
         if local is not None:
             chosen = f"{chosen}, with neighbours"
             candidates[chosen] = local[1]
@@ -345,102 +348,94 @@ def build_judgement(candidates: Mapping[str, CandidateOutcomes], chosen: str, fe
 # -- the local part of new features ------------------------------------------------------------------
 
 
-def fit_local_strengths(
-    candidate: CandidateOutcomes, standard_errors: float
-) -> tuple[LocalStrengths, CandidateOutcomes] | None:
+def fit_local_strengths(candidate: CandidateOutcomes) -> tuple[LocalStrengths, CandidateOutcomes] | None:
     """Estimate the strengths of the local part from a candidate's outcomes on held-out features.
 
-    Return them with the outcomes of the candidate with its local part. Each of the two terms of the local
-    part is left out if, alone, it does not lower the error by more than ``standard_errors`` of the difference
-    (``beats``); None if both are left out. This error is that of features which did not contribute to the
-    estimates. At a number of shots at which it is not lower, the strengths are 0. They are those of fewer
-    shots where less than ``_MIN_LOCAL_FEATURES`` have enough observations.
+    Return them with the outcomes of the candidate with its local part; None if all strengths are 0.
+
+    Features chosen by the context have the strength 1: their prior comes from other tables, and improved most
+    of them. They are left out if this raises the error by more than ``_LOCAL_HARM`` standard errors of the
+    difference, and at numbers of shots at which it does not lower it. Then similar features have the
+    strengths with the least error. They are left out unless they lower the error of features that did not
+    contribute to the estimates by more than ``_LOCAL_MARGIN`` standard errors, and at numbers of shots at
+    which they do not lower it.
     """
-    judged = CandidateOutcomes(
-        {
-            shots: outcome
-            for shots, outcome in candidate.outcomes.items()
-            if outcome.local is not None and outcome.features >= _MIN_LOCAL_FEATURES
-        }
-    )
-    if not judged.outcomes:
+    if any(outcome.local is None for outcome in candidate.outcomes.values()):
         return None
-    parts = torch.eye(2)
-    helpful = [beats(_cross_fit(judged, part), judged, standard_errors) for part in parts]
-    if not any(helpful):
+    moved = _shift_by(candidate, CHOSEN_PART, dict.fromkeys(candidate.outcomes, 1.0))
+    chosen = _where_lower(moved, candidate)
+    if beats(candidate, moved, _LOCAL_HARM):
+        chosen = dict.fromkeys(chosen, 0.0)
+    moved, similar = _shift_by(candidate, CHOSEN_PART, chosen), dict.fromkeys(chosen, 0.0)
+    enough = {k: each for k, each in moved.outcomes.items() if each.features >= _MIN_LOCAL_FEATURES}
+    if enough:
+        judged = CandidateOutcomes(enough)
+        cross_fitted = CandidateOutcomes(
+            {k: _shift(each, SIMILAR_PART, _cross_fitted_strengths(each)) for k, each in enough.items()}
+        )
+        if beats(cross_fitted, judged, _LOCAL_MARGIN):
+            lower = _where_lower(cross_fitted, judged)
+            similar |= {k: lower[k] * _best_strength(each) for k, each in enough.items()}
+    if not any(chosen.values()) and not any(similar.values()):
         return None
-    chosen_parts = parts[torch.tensor(helpful)].sum(0)
-    cross_fitted = _cross_fit(judged, chosen_parts)
-    local = {shots: _restrict(outcome, chosen_parts) for shots, outcome in judged.outcomes.items()}
-    errors, other_errors = cross_fitted.errors(), judged.errors()
-    helps = {shots: errors[shots].mean < other_errors[shots].mean for shots in local}
-    strengths = {shots: helps[shots] * _best_strengths(outcome) for shots, outcome in local.items()}
-    at = {
-        shots: strengths[max([mark for mark in local if mark <= shots], default=min(local))]
-        for shots in VALIDATION_SHOTS
-    }
-    shifted = {shots: _shift(outcome, at[shots]) for shots, outcome in candidate.outcomes.items()}
-    similar, chosen = torch.stack(list(at.values())).T.tolist()
-    return LocalStrengths(similar=similar, chosen=chosen), CandidateOutcomes(shifted)
+    strengths = LocalStrengths(similar=_at_all_shots(similar, enough), chosen=_at_all_shots(chosen, chosen))
+    at_marks = dict(zip(VALIDATION_SHOTS, strengths.similar, strict=True))
+    return strengths, _shift_by(moved, SIMILAR_PART, at_marks)
 
 
-def _cross_fit(candidate: CandidateOutcomes, parts: Tensor) -> CandidateOutcomes:
-    """Return the outcomes with the ``parts`` (2,) of the local part at cross-fitted strengths."""
+def _where_lower(candidate: CandidateOutcomes, other: CandidateOutcomes) -> dict[int, float]:
+    """Return by shots 1 where the error of ``candidate`` is lower than that of ``other``, else 0."""
+    errors, other_errors = candidate.errors(), other.errors()
+    return {shots: float(errors[shots].mean < other_errors[shots].mean) for shots in errors}
+
+
+def _at_all_shots(strengths: Mapping[int, float], known: Iterable[int]) -> tuple[float, ...]:
+    """Return the strengths at ``VALIDATION_SHOTS``: those of the largest smaller number among ``known``."""
+    marks = sorted(known)
+    last = [max([mark for mark in marks if mark <= shots], default=None) for shots in VALIDATION_SHOTS]
+    return tuple(0.0 if mark is None else strengths[mark] for mark in last)
+
+
+def _shift_by(candidate: CandidateOutcomes, part: int, strengths: Mapping[int, float]) -> CandidateOutcomes:
+    """Return the outcomes with a part of their local part at the ``strengths`` by shots."""
     return CandidateOutcomes(
-        {
-            shots: _shift(outcome, _cross_fitted_strengths(_restrict(outcome, parts)))
-            for shots, outcome in candidate.outcomes.items()
-        }
+        {shots: _shift(each, part, strengths[shots]) for shots, each in candidate.outcomes.items()}
     )
-
-
-def _restrict(outcome: Outcome, parts: Tensor) -> Outcome:
-    """Return the outcome with only the ``parts`` (2,) of the local part that are 1, and zeros for others."""
-    return outcome if outcome.local is None else replace(outcome, local=outcome.local * parts)
 
 
 def _cross_fitted_strengths(outcome: Outcome) -> Tensor:
-    """Return strengths for each value that are estimated from other features: (n, 2)."""
+    """Return strengths of similar features for each value, estimated from other features: (n,)."""
     features, owner = torch.unique(outcome.feature, return_inverse=True)
     order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))
     group = (order % _LOCAL_GROUPS)[owner]
-    strengths = torch.zeros(len(owner), 2)
+    strengths = torch.zeros(len(owner))
     for number in range(min(_LOCAL_GROUPS, len(features))):
-        strengths[group == number] = _best_strengths(outcome, group != number)
+        strengths[group == number] = _best_strength(outcome, group != number)
     return strengths
 
 
-def _best_strengths(outcome: Outcome, which: Tensor | None = None) -> Tensor:
-    """Return the two strengths with the least squared error of standardised residuals, shrunk to 0: (2,).
+def _best_strength(outcome: Outcome, which: Tensor | None = None) -> float:
+    """Return the strength of similar features with the least squared error of standardised residuals.
 
-    ``which`` is a mask of the values to use (n,).
+    It is at least 0, at most ``_MOST_STRENGTH``, and shrunk to 0. ``which`` is a mask of the values (n,).
     """
     mask = torch.ones_like(outcome.feature, dtype=torch.bool) if which is None else which
     if outcome.local is None or not bool(mask.any()):
-        return torch.zeros(2)
+        return 0.0
     residuals = outcome.predictive.residuals(outcome.truth)[mask].double()
-    local, weight = outcome.local[mask].double(), outcome.weighted(torch.ones_like(outcome.truth))[mask]
-    weighted = local * weight.double()[:, None]
-    squares, products = weighted.T @ local, weighted.T @ residuals
-    strengths = _non_negative_solution(squares, products).clamp(max=_MOST_STRENGTH)
+    local, weight = (
+        outcome.local[mask, SIMILAR_PART].double(),
+        outcome.weighted(torch.ones_like(outcome.truth)),
+    )
+    weighted = local * weight[mask].double()
+    strength = float(weighted @ residuals / (weighted @ local).clamp(min=1e-12))
     features = len(torch.unique(outcome.feature[mask]))
-    return (strengths * features / (features + SHRINKAGE_FEATURES)).float()
+    return min(max(strength, 0.0), _MOST_STRENGTH) * features / (features + SHRINKAGE_FEATURES)
 
 
-def _non_negative_solution(squares: Tensor, products: Tensor) -> Tensor:
-    """Solve the normal equations of two coefficients that are not negative: (2,)."""
-    single = products.clamp(min=0) / squares.diagonal().clamp(min=1e-12)
-    if float(squares.det()) > 1e-9 * float(squares.diagonal().prod()):
-        both: Tensor = torch.linalg.solve(squares, products)
-        if bool((both >= 0).all()):
-            return both
-    better = int((single * products).argmax())
-    return torch.where(torch.arange(2) == better, single, 0.0)
-
-
-def _shift(outcome: Outcome, strengths: Tensor) -> Outcome:
-    """Return the outcome with its local part at ``strengths``, (2,) or (n, 2)."""
+def _shift(outcome: Outcome, part: int, strengths: Tensor | float) -> Outcome:
+    """Return the outcome with a part of its local part at ``strengths``, one number or (n,)."""
     if outcome.local is None:
         return outcome
-    shift = (outcome.local * strengths).sum(1).to(outcome.predictive.logits.dtype)
+    shift = (outcome.local[:, part] * strengths).to(outcome.predictive.logits.dtype)
     return replace(outcome, predictive=outcome.predictive.shifted(shift))
