@@ -18,7 +18,7 @@ from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, Knowledg
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.training import calibration
-from headstart.training.calibration import LEVELS, USUAL_LEVEL, Calibration, Outcome
+from headstart.training.calibration import LEVELS, USUAL_LEVEL, Calibration, Outcome, RowOutcomes
 from headstart.training.comparison import predict_held_out
 from headstart.training.episodes import disjoint_tasks
 
@@ -297,3 +297,29 @@ def test_probabilities_of_clicks_are_put_right(slope: float, shift: float) -> No
         )
         assert often == pytest.approx(said, rel=0.25)
     assert bool((found.slopes == 1).all() and (found.factors == 1).all())
+
+
+def test_known_features_are_calibrated_on_held_out_rows(limits: Limits) -> None:
+    """Intervals of each level contain their share, given the factors of the features' shots."""
+    limits(calibration_prior_features=0)
+    random = np.random.default_rng(0)
+    count, kinds = 20_000, torch.full((20_000,), KindType.REAL)
+    shots = torch.from_numpy(random.choice([0, 4], count))
+    marks = (0, 4)
+    before = Calibration.none(marks)
+    before.factors[KindType.REAL] = torch.tensor([[2.0], [0.5]]).expand(-1, len(LEVELS))
+    spread = torch.where(shots == 0, 2.0, 0.5).double()  # as the calibration says, but 1.5 times as wide
+    truth = 1.5 * spread * torch.from_numpy(random.standard_t(4, count))
+    nothing, likelihood = torch.zeros(count).double(), Likelihood(LikelihoodConfig(rating_link="identity"))
+    predictive = Predictive(nothing, nothing, nothing + 1, kinds, likelihood)
+    row = torch.arange(count) % 100
+    rows = RowOutcomes(Outcome(predictive, truth, row, torch.zeros(count).bool()), shots)
+    after = before.fit_known(rows)
+    assert torch.equal(after.factor(shots, kinds), before.factor(shots, kinds))  # those of new features
+    factors = after.factor(shots, kinds, torch.ones(count).bool())
+    for position, level in enumerate(LEVELS):
+        half_width = norm.ppf(0.5 + level / 2) * factors[:, position]
+        assert float((truth.abs() <= half_width).float().mean()) == pytest.approx(level, abs=0.002)
+    at = after.at(np.array([0, 4, 4]), np.array([False, False, True]))
+    slow = after.factor(torch.tensor([0, 4, 4]), kinds[:3], torch.tensor([False, False, True]))
+    np.testing.assert_allclose(after.table.factors[KindType.REAL, at], slow.numpy(), rtol=1e-6)

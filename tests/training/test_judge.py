@@ -42,6 +42,7 @@ from headstart.training.comparison import (
     weighted_ndcg,
 )
 from headstart.training.episodes import cross_fitted_tasks
+from headstart.training.held_out_rows import draw_rows
 from headstart.training.judge import Judge, draw_folds, fit_local_strengths, train_best
 from headstart.training.recipe import AdapterTrainer, Recipe, prepare, train
 from headstart.training.table_inputs import feature_batch, modelled_table
@@ -169,7 +170,8 @@ def test_what_is_held_out_is_hidden_from_backbone_and_adapter(
         for table in (make(), make(held)):
             honest = Judge(table, np.arange(14), QUIET, nowhere)
             assert np.array_equal(honest.folds[1], held)
-            outcomes.append(honest.judge_fold(recipe, (config,), 1)[config.name])
+            fold = honest.judge_fold(recipe, (adapter_config("bayes"), config), 1)
+            outcomes.append(fold.outcomes[config.name])
     one, other = (call.result for call in seen)
     for mine, yours in (
         (one.backbone, other.backbone),
@@ -183,6 +185,30 @@ def test_what_is_held_out_is_hidden_from_backbone_and_adapter(
     mean = [each[0].predictive.mean for each in outcomes]
     assert torch.equal(*mean)  # without observations nothing can be told of them
     assert set(outcomes[0][0].feature.tolist()) == set(held.tolist())
+
+
+def test_rows_that_are_held_out_are_hidden_from_training() -> None:
+    table, recipe, bayes = ratings_table(50, 14), Recipe(), adapter_config("bayes")
+    held = draw_rows(50, 1)
+    assert int(held.sum()) == 5
+    values = np.where(held[table.row_index], 6 - table.values, table.values)
+    folds = []
+    with watch("judge trainings") as seen:
+        for changed in (table, replace(table, values=values)):
+            folds.append(Judge(changed, np.arange(14), QUIET, nowhere).judge_fold(recipe, (bayes,), 1))
+    one, other = (call.result.backbone.state_dict() for call in seen)
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    mine, yours = folds
+    assert torch.equal(mine.outcomes["bayes"][4].predictive.mean, yours.outcomes["bayes"][4].predictive.mean)
+    assert mine.rows is not None
+    assert yours.rows is not None
+    outcome = mine.rows.outcome
+    assert set(outcome.feature.tolist()) <= set(range(5))
+    assert len(mine.rows.shots) == len(outcome.truth)
+    torch.testing.assert_close(outcome.truth, 1 - yours.rows.outcome.truth)
+    counts = np.bincount(table.with_rows(held).row_index, minlength=5)
+    targets = counts - counts // 2  # less the observations of the fold's features, once per context size
+    assert len(outcome.truth) <= (targets * len(VALIDATION_SHOTS)).sum()
 
 
 def test_the_judges_choice_is_trained_on_everything() -> None:

@@ -308,6 +308,12 @@ class Adapter(nn.Module, ABC):
         """Set the weight of this adapter's own heads in the mixture, at ``VALIDATION_SHOTS``."""
         self._cannot("be blended with another one")
 
+    # -- capability: shrinking --------------------------------------------------------------------
+
+    def shrink_mean_head(self) -> None:
+        """Shrink the mean head of the prior towards the direction of row means (``mean_head``)."""
+        self._cannot("shrink its mean head")
+
     def _cannot(self, action: str) -> NoReturn:
         raise UnsupportedError(f"the adapter {self.config.name!r} cannot {action}")
 

@@ -181,6 +181,10 @@ class ClosedFormAdapter(Adapter):
             return self.prior.parts(prior_mean, batch)
         return prior_mean[:, None], root[None], None
 
+    def shrink_mean_head(self) -> None:
+        """Shrink the mean head of the prior towards the direction of row means (``mean_head``)."""
+        self.prior.shrink_mean_head()
+
     # -- heads from contexts ----------------------------------------------------------------------
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:

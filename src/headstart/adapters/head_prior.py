@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headstart.adapters.mean_head import mean_head_change
 from headstart.adapters.metadata_kernel import MetadataKernel
 from headstart.core.clicks import ZERO_WEIGHT, estimate_exposure, is_click, usual_count, weigh_clicks
 from headstart.core.networks import initial_tensor
@@ -63,6 +64,7 @@ class EmpiricalPrior:
     covariance: Tensor  # (size, size): of heads around ``loo_means``
     regression: LooRidge
     cross_fitted: Tensor | None = None  # the positions of the features in the regression; None: all
+    features: float = 1.0  # with equal weights, whose mean would be as certain
 
 
 def empirical_prior(
@@ -101,7 +103,14 @@ def empirical_prior(
     matrix, constant = regression.linear_map(description.numbers.shape[1])
     covariance = loo_covariance(stacked - loo_means, within, weights)
     dtype = stacked.dtype
-    return EmpiricalPrior(matrix.to(dtype), constant.to(dtype), loo_means, covariance.to(dtype), regression)
+    return EmpiricalPrior(
+        matrix.to(dtype),
+        constant.to(dtype),
+        loo_means,
+        covariance.to(dtype),
+        regression,
+        features=float(weights.sum() ** 2 / (weights**2).sum()),
+    )
 
 
 def p_uninformative(heads: Heads, with_metadata: EmpiricalPrior, without: EmpiricalPrior) -> Tensor:
@@ -329,6 +338,9 @@ class HeadPrior(nn.Module):
         # (features, size): leave-one-out predictions minus fitted values, used in training only.
         self.corrections: Tensor
         self.register_buffer("corrections", torch.zeros(0, self.size), persistent=False)
+        # (size,): the shrinkage of the mean head, which the judge can add.
+        self.mean_change: Tensor
+        self.register_buffer("mean_change", torch.zeros(self.size), persistent=False)
 
     @torch.no_grad()
     def prepare(self, knowledge: Knowledge) -> None:
@@ -372,6 +384,15 @@ class HeadPrior(nn.Module):
         self.p_uninformative.copy_(p_uninformative(heads, prior, plain))
         self.plain_mean.copy_(self.pad_learned(plain.constant[None])[0])
         self.plain_root.copy_(self._covariance_root(plain.covariance, most_frequent))
+        change = mean_head_change(knowledge, plain.constant, plain.covariance, plain.features)
+        self.mean_change.copy_(self.pad_learned(change[None])[0])
+
+    @torch.no_grad()
+    def shrink_mean_head(self) -> None:
+        """Add ``mean_change`` to the prior mean of new heads, with metadata and without, once."""
+        self.base[-1] += self.mean_change
+        self.plain_mean += self.mean_change
+        self.mean_change.zero_()
 
     def _prepare_clicks(self, knowledge: Knowledge) -> None:
         """Sum the second moments of all rows, for the zeros of click features, and count usual clicks."""

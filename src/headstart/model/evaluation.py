@@ -163,6 +163,7 @@ def _evaluate_new_features(
                 tested_types[part],
                 context.kinds[part],
                 context.shots[part],
+                torch.zeros(len(context.shots[part]), dtype=torch.bool),
                 torch.unique(tested_types),
                 None if local is None else local.take(np.arange(local.size)[part]),
             )

@@ -176,6 +176,7 @@ class FeatureColumns:
     offsets: NDArray[np.float64]
     spans: NDArray[np.float64]
     shots: NDArray[np.int64]
+    in_backbone: NDArray[np.bool_]
     fixed: NDArray[np.bool_]
     recent: tuple[ListedFeature, ...] = ()  # the features that differ from ``base``
     base: FeatureColumns | None = field(default=None, repr=False)
@@ -191,6 +192,7 @@ class FeatureColumns:
             offsets=np.zeros(size),
             spans=np.ones(size),
             shots=np.zeros(size, np.int64),
+            in_backbone=np.zeros(size, bool),
             fixed=np.zeros(size, bool),
         )
         columns._write(listed)
@@ -299,12 +301,13 @@ class FeatureColumns:
         self.offsets[slots] = [kind.offset for kind in kinds]
         self.spans[slots] = [kind.span for kind in kinds]
         self.shots[slots] = [entry.feature.shots for entry in listed]
+        self.in_backbone[slots] = [entry.feature.in_backbone for entry in listed]
         self.fixed[slots] = [entry.feature.fixed for entry in listed]
         for entry in listed:
             self.features[entry.slot] = entry.feature
 
 
-_ARRAYS = ("positions", "types", "offsets", "spans", "shots", "fixed")
+_ARRAYS = ("positions", "types", "offsets", "spans", "shots", "in_backbone", "fixed")
 
 
 def _extend(array: NDArray[Any], more: int) -> NDArray[Any]:

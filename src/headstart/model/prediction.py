@@ -152,12 +152,13 @@ class Units:
     def of(cls, model: ModelState, features: FeatureListing) -> Units:
         """Return the units of ``features``."""
         calibration, kinds = model.calibration, features.kinds
-        table, shots = calibration.table, calibration.at(features.shots)
-        factors = table.factors[model.modelled_types(kinds.types), shots]
+        known = np.array([feature.in_backbone for feature in features.features], dtype=bool)
+        table, at = calibration.table, calibration.at(features.shots, known)
+        factors = table.factors[model.modelled_types(kinds.types), at]
         clicks = is_click(kinds.types)
-        slopes = np.where(clicks, table.click_slopes[shots], table.slopes[shots])
-        shifts = np.where(clicks, table.click_shifts[shots], table.shifts[shots])
-        return cls(kinds, factors, slopes, shifts, table.click_least[shots])
+        slopes = np.where(clicks, table.click_slopes[at], table.slopes[at])
+        shifts = np.where(clicks, table.click_shifts[at], table.shifts[at])
+        return cls(kinds, factors, slopes, shifts, table.click_least[at])
 
     @property
     def interval_factors(self) -> Numbers:
@@ -817,15 +818,17 @@ def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> Ce
         )
     state = model.row_store.head_inputs(np.array([model.rows.position(row)]), "current").state()
     mean, std = predict_cell(_head_of(model, name, kind), state, kind, likelihood)
-    table, shots = model.calibration.table, int(model.calibration.at(np.asarray(feature.shots)))
-    factors = table.factors[kind, shots]
+    calibration = model.calibration
+    table = calibration.table
+    at = int(calibration.at(np.asarray(feature.shots), np.asarray(feature.in_backbone)))
+    factors = table.factors[kind, at]
     if feature.kind.type == KindType.BINARY:
-        mean, std = _calibrate_probability(mean, table.slopes[shots], table.shifts[shots])
+        mean, std = _calibrate_probability(mean, table.slopes[at], table.shifts[at])
         low, high = _binary_ends(mean, level)
     else:
         if is_click(kind):
             terms = table.click_slopes, table.click_shifts, table.click_least
-            mean, std = _calibrate_clicks(mean, std, *(term[shots] for term in terms))
+            mean, std = _calibrate_clicks(mean, std, *(term[at] for term in terms))
         else:
             mean, std = _to_units(mean, std, factors[USUAL_LEVEL], feature.kind)
         width = float(np.interp(level, LEVELS, factors)) / factors[USUAL_LEVEL]

@@ -91,6 +91,7 @@ class Candidates:
     types: Tensor  # (features,): the kinds of the features
     modelled: Tensor  # (features,): the kinds that the likelihood uses for them
     shots: Tensor  # (features,)
+    known: Tensor  # (features,): whether each trained the backbone
     all_types: Tensor  # a superset of ``types``, without repetition
     local: LocalPart | None = None  # of the features; None: none has one
 
@@ -98,14 +99,14 @@ class Candidates:
     def at(cls, model: ModelState, columns: FeatureColumns, slots: Tensor | slice) -> Candidates:
         """Return the features whose heads are stored in ``slots``."""
         types = torch.from_numpy(columns.types)[slots]
-        shots = torch.from_numpy(columns.shots)[slots]
+        shots, known = (torch.from_numpy(part)[slots] for part in (columns.shots, columns.in_backbone))
         all_types = torch.from_numpy(columns.kinds)
         heads, modelled = model.feature_store.heads_at(slots), model.modelled_types(types)
         local = model.local_part(columns.features)
         if local is not None:
             whole = isinstance(slots, slice) and slots == slice(0, local.size)
             local = local if whole else local.take(np.arange(local.size)[slots])
-        return cls(heads, types, modelled, shots, all_types, local)
+        return cls(heads, types, modelled, shots, known, all_types, local)
 
 
 def scores(
@@ -238,7 +239,7 @@ def _scramble(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _calibration_factor(model: ModelState, candidates: Candidates, level: float) -> Tensor:
     """Return the calibration factors of the widths of intervals of probability ``level``: (features,)."""
-    factors = model.calibration.factor(candidates.shots, candidates.modelled)
+    factors = model.calibration.factor(candidates.shots, candidates.modelled, candidates.known)
     right = int(np.clip(np.searchsorted(LEVELS, level), 1, len(LEVELS) - 1))
     share = (level - LEVELS[right - 1]) / (LEVELS[right] - LEVELS[right - 1])
     return torch.lerp(factors[:, right - 1], factors[:, right], float(np.clip(share, 0, 1)))
@@ -890,7 +891,8 @@ def _highest_rows(
     shots = torch.full((len(heads),), feature.shots)
     slots = np.array(model.feature_store.slots(known.name for known in features))
     local = model.local_part(features, slots)
-    candidate = Candidates(heads, types, model.modelled_types(types), shots, types[:1], local)
+    in_backbone = torch.full((len(heads),), feature.in_backbone)
+    candidate = Candidates(heads, types, model.modelled_types(types), shots, in_backbone, types[:1], local)
 
     def score_rows(states: RowStates, dtype: torch.dtype = torch.float64) -> Tensor:
         scored = scores(model, criterion, candidate, states, dtype)

@@ -475,6 +475,47 @@ class Table:
             table.__dict__["_vectors"] = {name: array[positions] for name, array in self._vectors.items()}
         return table
 
+    def with_rows(self, rows: NDArray[np.bool_]) -> Self:
+        """Return a table of some rows only. All features stay.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (rows,)
+            The mask of the rows.
+
+        Returns
+        -------
+        Table
+            The table of these rows, in the same order.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import pyarrow as pa
+        >>> from headstart.table import Table
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> table.with_rows(np.array([False, True])).shape
+        (1, 2)
+        """
+        if rows.all():
+            return self
+        chosen, positions = rows[self.row_index], np.flatnonzero(rows)
+        new_positions = (np.cumsum(rows) - 1).astype(np.int32)
+        times, weights = (None if part is None else part[chosen] for part in (self.times, self.weights))
+        table = replace(
+            self,
+            rows=self.rows.take(positions),
+            row_index=take_positions(new_positions, self.row_index[chosen]),
+            feature_index=self.feature_index[chosen],
+            values=self.values[chosen],
+            row_metadata=None if self.row_metadata is None else self.row_metadata.take(pa.array(positions)),
+            times=times,
+            weights=weights,
+        )
+        if "_vectors" in self.__dict__:
+            table.__dict__["_vectors"] = self._vectors
+        return table
+
     def without_features(self, features: Iterable[object]) -> Self:
         """Return a table without some features. All rows stay.
 

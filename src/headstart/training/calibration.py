@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -63,15 +63,23 @@ class Outcome:
         return len(torch.unique(self.feature))
 
 
-class CalibrationTable(NamedTuple):
-    """Corrections by number of shots, in numpy."""
+@dataclass(frozen=True)
+class RowOutcomes:
+    """Predictions of known features at rows that were held out, and the true values."""
 
-    factors: NDArray[np.float64]  # (kinds, shots, levels)
-    slopes: NDArray[np.float64]  # (shots,)
-    shifts: NDArray[np.float64]  # (shots,)
-    click_slopes: NDArray[np.float64]  # (shots,)
-    click_shifts: NDArray[np.float64]  # (shots,)
-    click_least: NDArray[np.float64]  # (shots,)
+    outcome: Outcome  # its ``feature`` contains the rows
+    shots: Tensor  # (n,): the number of observations of the feature of each value
+
+
+class CalibrationTable(NamedTuple):
+    """Corrections by number of shots, in numpy: of new features, then of known features."""
+
+    factors: NDArray[np.float64]  # (kinds, 2 × shots, levels)
+    slopes: NDArray[np.float64]  # (2 × shots,)
+    shifts: NDArray[np.float64]  # (2 × shots,)
+    click_slopes: NDArray[np.float64]  # (2 × shots,)
+    click_shifts: NDArray[np.float64]  # (2 × shots,)
+    click_least: NDArray[np.float64]  # (2 × shots,)
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,10 @@ class Calibration:
     the interval contains this fraction of held-out values. The logit of a binary prediction, or of the
     probability of a click, is multiplied by a slope and shifted (Platt scaling). Corrections are interpolated
     linearly in log(1 + shots) between marks, and constant beyond the last one.
+
+    They are measured on features that were held out. Known features, whose observations trained the backbone,
+    have a further correction, measured on rows that were held out (``fit_known``): their factors are
+    multiplied by ``known_factors``. The same for their logits made probabilities worse.
     """
 
     marks: Tensor  # (marks,): numbers of shots, ascending
@@ -92,6 +104,7 @@ class Calibration:
     click_shifts: Tensor  # (marks,)
     click_least: Tensor  # (marks,): see ``click_log_odds``
     level_strength: Tensor  # (1,): of the rows' differences in known categories, see ``level_chances``
+    known_factors: Tensor  # (kinds, levels)
 
     @classmethod
     @torch.no_grad()
@@ -142,42 +155,64 @@ class Calibration:
                 calibration.click_slopes[column:], calibration.click_shifts[column:] = slope, shift
         return calibration
 
+    @torch.no_grad()
+    def fit_known(self, rows: RowOutcomes) -> Calibration:
+        """Return the calibration with a correction of known features, estimated on held-out rows."""
+        outcome, shots = rows.outcome, rows.shots
+        kinds, factors = outcome.predictive.kinds, self.known_factors.clone()
+        share = outcome.features / (outcome.features + _SHRINKAGE_FEATURES)
+        ratios = (outcome.predictive.mean - outcome.truth).abs() / outcome.predictive.std
+        for kind in set(kinds[~outcome.binary].tolist()) - {int(KindType.CLICK)}:
+            of_kind = (kinds == kind) & ~outcome.binary
+            weights = None if outcome.weights is None else outcome.weights[of_kind]
+            present = self.factor(shots[of_kind], kinds[of_kind])  # (n, levels)
+            for level in range(len(LEVELS)):
+                by_level = _interval_factors(ratios[of_kind] / present[:, level], share, weights)
+                factors[kind, level] = by_level[level]
+        return replace(self, known_factors=factors)
+
     @classmethod
     def none(cls, marks: tuple[int, ...]) -> Calibration:
         """Return a calibration that changes nothing."""
         factors = torch.ones(VALUE_TYPES, len(marks), len(LEVELS))
         ones, zeros = torch.ones(len(marks)), torch.zeros(len(marks))
         least = torch.full((len(marks),), LEAST_CHANCE)
-        clicks = (ones.clone(), zeros.clone(), least)
-        return cls(torch.tensor(marks), factors, ones, zeros, *clicks, torch.ones(1))
+        clicks, known = (ones.clone(), zeros.clone(), least), factors[:, 0].clone()
+        return cls(torch.tensor(marks), factors, ones, zeros, *clicks, torch.ones(1), known)
 
-    def factor(self, shots: Tensor, kinds: Tensor) -> Tensor:
+    def factor(self, shots: Tensor, kinds: Tensor, known: Tensor | None = None) -> Tensor:
         """Return the factors for features with ``shots`` and ``kinds`` (features,): (features, levels).
 
-        They are 1 for clicks, whose probabilities are corrected instead.
+        ``known`` (features,) is the mask of known features; None: all are new. The factors are 1 for clicks,
+        whose probabilities are corrected instead.
         """
         left, right, share = interpolate_shots(self.marks, shots)
         rows = kinds.clamp(max=VALUE_TYPES - 1)
         factors = torch.lerp(self.factors[rows, left], self.factors[rows, right], share[:, None])
+        if known is not None:
+            factors = torch.where(known[:, None], factors * self.known_factors[rows], factors)
         return torch.where((kinds < VALUE_TYPES)[:, None], factors, 1.0)
 
     @cached_property
     def table(self) -> CalibrationTable:
         """The corrections for 0, 1, 2, … shots up to the last mark, from which on they are constant."""
-        shots = torch.arange(int(self.marks[-1]) + 1)
+        shots = torch.arange(int(self.marks[-1]) + 1).repeat(2)
+        known = torch.arange(2).repeat_interleave(len(shots) // 2) == 1
         kinds = torch.arange(len(KindType))
-        factors = torch.stack([self.factor(shots, kind.expand(len(shots))) for kind in kinds])
+        factors = torch.stack([self.factor(shots, kind.expand(len(shots)), known) for kind in kinds])
         terms = (*self.logit_terms(shots), *self.click_terms(shots))
         return CalibrationTable(*(part.double().numpy() for part in (factors, *terms)))
 
-    def at(self, shots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the positions of numbers of ``shots`` in ``table``, of the same shape."""
-        return np.minimum(shots, len(self.table.slopes) - 1)
+    def at(self, shots: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the positions in ``table`` of features with ``shots``; ``known`` are known (a mask)."""
+        most = len(self.table.slopes) // 2
+        positions: NDArray[np.int64] = np.minimum(shots, most - 1) + known * most
+        return positions
 
     def one_factor(self, shots: int, kind: int) -> float:
-        """Return the factor of ``USUAL_LEVEL`` for one feature."""
+        """Return the factor of ``USUAL_LEVEL`` for one feature, as if it were new."""
         factors = self.table.factors
-        return float(factors[kind, min(shots, factors.shape[1] - 1), USUAL_LEVEL])
+        return float(factors[kind, min(shots, factors.shape[1] // 2 - 1), USUAL_LEVEL])
 
     def probability(self, probability: Tensor, shots: Tensor) -> Tensor:
         """Correct the ``probability`` (…, features) of binary features with ``shots`` (features,)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.adapters.base import (
+    Adapter,
     AdapterConfig,
     adapter_config,
 )
@@ -23,14 +25,14 @@ from headstart.adapters.bayes import default_meta_training
 from headstart.adapters.chn_bayes import BLEND
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
-from headstart.core.neighbours import LocalStrengths, neighbours_of
+from headstart.core.neighbours import LocalStrengths, Neighbours, neighbours_of
 from headstart.core.types import VALIDATION_SHOTS
 from headstart.distributed import process_group
 from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
-from headstart.training.calibration import Calibration, Outcome
+from headstart.training.calibration import Calibration, Outcome, RowOutcomes
 from headstart.training.comparison import (
     SHRINKAGE_FEATURES,
     CandidateOutcomes,
@@ -40,6 +42,7 @@ from headstart.training.comparison import (
     predict_held_out,
 )
 from headstart.training.episodes import disjoint_tasks
+from headstart.training.held_out_rows import concatenate_row_outcomes, draw_rows, predict_held_out_rows
 from headstart.training.level_strength import fit_level_strength
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.recipe import (
@@ -73,6 +76,8 @@ _LOCAL_HARM = 1.0  # standard errors by which features chosen by the context may
 _LOCAL_MARGIN = 2.0  # standard errors by which similar features must lower it
 
 SIMILAR_PART, CHOSEN_PART = 0, 1  # columns of ``Outcome.local``
+
+_SHRINKAGE_MARGIN = 2.0  # standard errors by which a shrunk mean head must improve
 
 MIN_FEATURES_TO_JUDGE = 12  # of a table, to compare candidates
 
@@ -163,13 +168,16 @@ def train_best(
     )
     if judge_in_training or choice is None:
         trained, judgement = _train_and_choose(trainer)
-        keep = choice is not None and choice.local is not None and judgement.chosen == CLOSED_FORM
+        judged = choice is not None and (choice.local is not None or choice.shrinks_mean)
+        keep = judged and judgement.chosen == CLOSED_FORM
     else:
         calibrate = choice.calibration is None
         trained, keep = trainer.train(choice.adapter, "adapter", {}, calibrate=calibrate), True
     if choice is not None and keep:  # the closed form of the final training is the one that was judged
         calibration = choice.calibration or trained.calibration
         trained, judgement = replace(trained, calibration=calibration, local=choice.local), choice.judgement
+        if choice.shrinks_mean:
+            trained.adapter.shrink_mean_head()
     if trained.adapter.config.name == CLOSED_FORM:
         strength = fit_level_strength(
             table,
@@ -204,12 +212,30 @@ class Choice:
     judgement: Judgement
     calibration: Calibration | None = None
     local: LocalStrengths | None = None  # of the local part of new features; None: without it
+    shrinks_mean: bool = False  # whether the mean head is shrunk towards the direction of row means
+
+
+class Judged(NamedTuple):
+    """Outcomes of candidates with one link, in all folds."""
+
+    candidates: dict[str, CandidateOutcomes]  # by name
+    shrunk: CandidateOutcomes  # of the closed form with a shrunk mean head
+    rows: RowOutcomes | None  # of the closed form at held-out rows; None if no rows were held out
+
+
+class FoldOutcomes(NamedTuple):
+    """Outcomes of one fold, as in ``Judged``; those of a candidate by shots."""
+
+    outcomes: dict[str, dict[int, Outcome]]
+    shrunk: dict[int, Outcome]
+    rows: RowOutcomes | None
 
 
 class Judge:
     """Train candidates without some features, and compare their predictions of these features.
 
-    A held-out feature is new to the backbone, the row states, the prior and the adapter.
+    A held-out feature is new to the backbone, the row states, the prior and the adapter. In each fold some
+    rows are held out, too, to calibrate the predictions of known features.
 
     Parameters
     ----------
@@ -240,20 +266,28 @@ class Judge:
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table.
 
-        The chosen candidate gets a local part if ``fit_local_strengths`` finds strengths for it.
+        The closed form gets a mean head that is shrunk towards the direction of row means
+        (``adapters.mean_head``) if this makes it better by ``_SHRINKAGE_MARGIN`` standard errors, and the
+        chosen candidate a local part if ``fit_local_strengths`` finds strengths for it.
         """
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
         if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE:
             no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
             return Choice(recipe, adapter, no_comparison)
-        candidates = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
+        judged = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
+        candidates = dict(judged.candidates)
         if self.all_binary:
             name, identity = f"{CLOSED_FORM}, 0 and 1 as numbers", recipe.revised(binary_link="identity")
-            candidates[name] = self._judge(identity, adapter)[CLOSED_FORM]
+            as_numbers = self._judge(identity, adapter)
+            candidates[name] = as_numbers.candidates[CLOSED_FORM]
             if beats(candidates[name], candidates[chosen], 0.0):
-                chosen, recipe = name, identity
+                chosen, recipe, judged = name, identity, as_numbers
         if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
             chosen, adapter = NETWORKS, adapter_config(BLEND)
+        shrinks_mean = chosen != NETWORKS and beats(judged.shrunk, candidates[chosen], _SHRINKAGE_MARGIN)
+        if shrinks_mean:
+            chosen = f"{chosen}, shrunk to row means"
+            candidates[chosen] = judged.shrunk
         local = fit_local_strengths(candidates[chosen])
         if local is not None:
             chosen = f"{chosen}, with neighbours"
@@ -262,22 +296,27 @@ class Judge:
             candidates, chosen, sum(len(np.unique(self.groups[fold])) for fold in self.folds)
         )
         calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
-        return Choice(recipe, adapter, judgement, calibration, None if local is None else local[0])
+        if judged.rows is not None:
+            calibration = calibration.fit_known(judged.rows)
+        strengths = None if local is None else local[0]
+        return Choice(recipe, adapter, judgement, calibration, strengths, shrinks_mean)
 
-    def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, CandidateOutcomes]:
-        """Return the outcomes of candidates on all folds, by name."""
+    def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> Judged:
+        """Train and predict in all folds; one of ``adapters`` is the closed form."""
         link = f" ({recipe.binary_link} link)" if self.all_binary else ""
         names = " and ".join(adapter.name for adapter in adapters)
         self.reporter.say(f"Judging {names}{link} on features held out")
-        by_fold = [self.judge_fold(recipe, adapters, number) for number in range(len(self.folds))]
-        candidates = {}
-        for adapter in adapters:
-            parts = [outcomes[adapter.name] for outcomes in by_fold]
-            shots = [k for k in VALIDATION_SHOTS if any(k in part for part in parts)]
-            candidates[adapter.name] = CandidateOutcomes(
-                {k: concatenate_outcomes([part[k] for part in parts if k in part]) for k in shots}
-            )
-        return candidates
+        folds = [self.judge_fold(recipe, adapters, number) for number in range(len(self.folds))]
+        candidates = {
+            adapter.name: _concatenate_folds([fold.outcomes[adapter.name] for fold in folds])
+            for adapter in adapters
+        }
+        rows = [fold.rows for fold in folds if fold.rows is not None]
+        return Judged(
+            candidates,
+            _concatenate_folds([fold.shrunk for fold in folds]),
+            concatenate_row_outcomes(rows) if rows else None,
+        )
 
     def delivered_recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with those settings that depend on the features, as all features set them.
@@ -291,13 +330,16 @@ class Judge:
             metatraining=MetaTrainingConfig(**{**default_meta_training(len(self.features)), **given}),
         )
 
-    def judge_fold(
-        self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int
-    ) -> dict[str, dict[int, Outcome]]:
-        """Train adapters without the features of a fold, and predict these: outcomes by name and shots."""
+    def judge_fold(self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int) -> FoldOutcomes:
+        """Train adapters without the features of a fold and some rows, and predict these."""
         held_out = self.folds[number]
         others = np.setdiff1d(self.features, held_out)
-        table, recipe = hide_scales(self.table, others), self.delivered_recipe(recipe)
+        table, rows = self.table, self.table
+        single = process_group().is_single  # several processes have some rows each
+        if single and not self.has_clicks and (held_out_rows := draw_rows(len(table.rows), number)).any():
+            table, rows = table.with_rows(~held_out_rows), table.with_rows(held_out_rows)
+            others = others[table.counts[others] > 0]
+        table, recipe = hide_scales(table, others), self.delivered_recipe(recipe)
         part = "-".join(["judge", *(adapter.name for adapter in adapters), recipe.binary_link, str(number)])
         trained = train(
             table,
@@ -311,19 +353,18 @@ class Judge:
             calibrate=False,
         )
         middle = table.kinds.take(others).middle_real()
-        new_features = modelled_table(table, recipe.binary_link).with_features(held_out)
-        batch = move(feature_batch(new_features, middle), self.device)
+        modelled = modelled_table(table, recipe.binary_link)
+        batch = move(feature_batch(modelled.with_features(held_out), middle), self.device)
         with compute_on(self.device):
             tasks = disjoint_tasks(batch, trained.knowledge)
         numbers = torch.from_numpy(self.groups[held_out])  # outcomes of all folds identify features by these
         # Several processes have the residuals of some rows each: their models have no local part. Clicks have
         # none, because the residuals of zeros are not stored.
-        local = process_group().is_single and not self.has_clicks
-        neighbours = neighbours_of(trained.knowledge) if local else None
-        by_name = {}
-        for name, candidate in trained.adapters.items():
+        neighbours = neighbours_of(trained.knowledge) if single and not self.has_clicks else None
+
+        def predict(adapter: Adapter, neighbours: Neighbours | None) -> dict[int, Outcome]:
             outcomes = predict_held_out(
-                candidate.adapter,
+                adapter,
                 trained.knowledge.likelihood,
                 tasks,
                 seed=recipe.random_state,
@@ -331,11 +372,43 @@ class Judge:
                 neighbours=neighbours,
                 rows=global_count(len(trained.knowledge.states)),
             )
-            by_name[name] = {
+            return {
                 shots: replace(outcome, feature=numbers[outcome.feature])
                 for shots, outcome in outcomes.items()
             }
-        return by_name
+
+        outcomes = {
+            name: predict(candidate.adapter, neighbours) for name, candidate in trained.adapters.items()
+        }
+        closed_form, row_outcomes = trained.adapters[CLOSED_FORM].adapter, None
+        if rows is not self.table:
+            known, new_rows = (
+                modelled_table(replace(part, kinds=table.kinds), recipe.binary_link).with_features(others)
+                for part in (table, rows)
+            )
+            row_outcomes = predict_held_out_rows(
+                closed_form,
+                trained.backbone,
+                trained.knowledge,
+                move(feature_batch(known), self.device),
+                move(new_rows.cells(), self.device),
+                seed=recipe.random_state,
+                all_binary=self.all_binary,
+            )
+        closed_form.shrink_mean_head()
+        shrunk = {  # the local parts hardly differ, and take most of the time
+            shots: replace(outcome, local=outcomes[CLOSED_FORM][shots].local)
+            for shots, outcome in predict(closed_form, None).items()
+        }
+        return FoldOutcomes(outcomes, shrunk, row_outcomes)
+
+
+def _concatenate_folds(parts: list[dict[int, Outcome]]) -> CandidateOutcomes:
+    """Concatenate the outcomes of one candidate in all folds."""
+    shots = [k for k in VALIDATION_SHOTS if any(k in part for part in parts)]
+    return CandidateOutcomes(
+        {k: concatenate_outcomes([part[k] for part in parts if k in part]) for k in shots}
+    )
 
 
 def build_judgement(candidates: Mapping[str, CandidateOutcomes], chosen: str, features: int) -> Judgement:
