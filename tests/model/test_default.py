@@ -61,7 +61,7 @@ def test_the_default_is_what_the_judge_chooses(tmp_path: Path) -> None:
     assert all(0 <= share <= 1 for share in info.metadata.values())
     assert (info.rows, info.features, info.added) == (60, 16, 0)
     text = str(info)
-    assert f"chosen: bayes, judged on {info.judged_on} features held out" in text
+    assert f"chosen: {info.chosen}, judged on {info.judged_on} features held out" in text
     assert "error by shots: " in text
     assert "unit of errors: root mean square in the units of the values (rating:1:5)" in text
     assert not any(0 < each.standard_error < 1e-6 for each in info.errors)  # of a single feature
