@@ -17,7 +17,7 @@ from tests.oracles.neighbours import (
 )
 
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
-from headstart.core.local_prior import INPUTS, posterior_weights, shared_prior
+from headstart.core.local_prior import INPUTS, LocalPrior, posterior_weights, relative_variance, shared_layers
 from headstart.core.neighbours import (
     CHOSEN,
     NO_WEIGHTS,
@@ -110,7 +110,7 @@ def test_chosen_weights_are_the_posterior_mean_under_the_shared_prior(
         assert dict(zip(INPUTS, evidence.inputs[j].tolist(), strict=True)) == pytest.approx(of, abs=1e-5)
     usual, known = neighbours.usual_variance, residuals_of(knowledge)
     assert usual == pytest.approx(0.3 * ROWS / sum(residual**2 for residual in known.values()), rel=1e-5)
-    variances = [prior_variance_of(shared_prior(), list(of.values()), usual) for of in inputs]
+    variances = [prior_variance_of(shared_layers(), list(of.values()), usual) for of in inputs]
     matrix = np.array([[known.get((row, j), 0.0) for j in range(FEATURES)] for row in rows.tolist()])
     slow = posterior_of(variances, matrix, *context[1:])
     fast = neighbours.chosen_weights(METADATA, kind, rows, residuals, weights if weighted else None)
@@ -125,8 +125,20 @@ def test_both_forms_of_the_posterior_agree() -> None:
         matrix, context = (torch.randn(shots, size, generator=random).double() for size in (6, 1))
         weights = 0.1 + torch.rand(shots, generator=random).double()
         slow = posterior_of(variance.tolist(), matrix.numpy(), context[:, 0].tolist(), weights.tolist())
-        fast = posterior_weights(variance, matrix, context[:, 0], weights)
+        arguments = variance, matrix, context[:, 0], weights
+        fast = posterior_weights(*arguments)
         assert fast.tolist() == pytest.approx(slow.tolist(), abs=1e-9)
+        in_numpy = posterior_weights(*(argument.numpy() for argument in arguments))
+        np.testing.assert_allclose(in_numpy, fast.numpy(), rtol=1e-9)
+
+
+def test_the_network_in_training_is_the_one_in_use() -> None:
+    prior = LocalPrior().double()
+    for layer, (weight, bias) in zip(prior.layers, shared_layers(), strict=True):
+        layer.weight.data, layer.bias.data = torch.from_numpy(weight), torch.from_numpy(bias)
+    inputs = np.random.default_rng(0).normal(size=(5, len(INPUTS)))
+    trained = prior(torch.from_numpy(inputs)).detach().numpy()
+    np.testing.assert_allclose(relative_variance(inputs, shared_layers()), trained, rtol=1e-9)
 
 
 def test_chosen_weights_ignore_the_order_and_rows_outside_the_table(knowledge: Knowledge) -> None:

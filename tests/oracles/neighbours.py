@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from headstart.core.local_prior import LocalPrior
 from headstart.core.types import Knowledge
 from headstart.table.kinds import KindType
 
@@ -124,14 +123,14 @@ def inputs_of(
     ]
 
 
-def prior_variance_of(prior: LocalPrior, inputs: list[float], usual: float) -> float:
+def prior_variance_of(
+    layers: list[tuple[np.ndarray, np.ndarray]], inputs: list[float], usual: float
+) -> float:
     """The variance of one weight: the network, unit after unit."""
     numbers = [min(3.0, max(-3.0, number)) for number in inputs]
-    state = {name: tensor.double().tolist() for name, tensor in prior.state_dict().items()}
-    for layer in (0, 2, 4):
-        weight, bias = state[f"layers.{layer}.weight"], state[f"layers.{layer}.bias"]
+    for layer, (weight, bias) in enumerate(layers):
         numbers = [float(np.dot(w, numbers)) + b for w, b in zip(weight, bias, strict=True)]
-        if layer < 4:
+        if layer < 2:
             numbers = [number / (1 + math.exp(-number)) for number in numbers]
     return usual * math.exp(min(8.0, max(-8.0, 3 * numbers[0])))
 

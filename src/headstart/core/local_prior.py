@@ -13,11 +13,16 @@ observation. docs/local_prior.md is the card of the network.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import as_file, files
+from typing import cast
 
-import torch
+import numpy as np
 from torch import Tensor, nn
+
+from headstart.linalg.array_ops import A, Array, namespace
 
 PRIOR_SHARE = 0.3  # of the variance of an observation, explained by the local part at an output of 0
 
@@ -44,57 +49,66 @@ _LARGEST_INPUT = 3.0  # inputs are scaled such that few are larger
 _MOST_LOG_VARIANCE = 8.0
 
 
+Layers = Sequence[tuple[A, A]]  # the weight (outputs, inputs) and the bias (outputs,) of each layer
+
+
+def relative_variance(inputs: A, layers: Layers[A]) -> A:
+    """Return t_j / t of known features with ``inputs`` (…, features, inputs): (…, features)."""
+    xp, (last_weight, last_bias) = namespace(inputs), layers[-1]
+    hidden = xp.clip(inputs, -_LARGEST_INPUT, _LARGEST_INPUT)
+    for weight, bias in layers[:-1]:
+        outputs = hidden @ weight.T + bias
+        hidden = outputs / (1 + xp.exp(-outputs))  # SiLU
+    outputs = (hidden @ last_weight.T + last_bias)[..., 0]
+    return cast(A, xp.exp(xp.clip(3 * outputs, -_MOST_LOG_VARIANCE, _MOST_LOG_VARIANCE)))
+
+
 class LocalPrior(nn.Module):
-    """The network from ``INPUTS`` to the prior variance of weights."""
+    """The network from ``INPUTS`` to the prior variance of weights, to be trained."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(len(INPUTS), _UNITS),
-            nn.SiLU(),
-            nn.Linear(_UNITS, _UNITS),
-            nn.SiLU(),
-            nn.Linear(_UNITS, 1),
-        )
+        sizes = itertools.pairwise([len(INPUTS), _UNITS, _UNITS, 1])
+        self.layers = nn.ModuleList(nn.Linear(inputs, outputs) for inputs, outputs in sizes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return t_j / t of known features with ``inputs`` (…, features, inputs): (…, features)."""
-        outputs: Tensor = self.layers(inputs.clamp(-_LARGEST_INPUT, _LARGEST_INPUT))[..., 0]
-        return (3 * outputs).clamp(-_MOST_LOG_VARIANCE, _MOST_LOG_VARIANCE).exp()
+        """Return the ``relative_variance`` of known features: (…, features)."""
+        layers = [cast(nn.Linear, layer) for layer in self.layers]
+        return relative_variance(inputs, [(layer.weight, layer.bias) for layer in layers])
 
 
-def posterior_weights(variance: Tensor, residuals: Tensor, context: Tensor, weights: Tensor) -> Tensor:
+def posterior_weights(variance: A, residuals: A, context: A, weights: A) -> A:
     """Return E[a | r] = T·Rᵀ·(R·T·Rᵀ + W⁻¹)⁻¹·r: (…, features).
 
     Parameters
     ----------
-    variance : Tensor
+    variance : array
         The diagonal of T: (…, features).
-    residuals : Tensor
+    residuals : array
         R, of known features at the rows of the context, 0 where not observed: (…, shots, features).
-    context : Tensor
+    context : array
         r, the residuals of the new feature: (…, shots).
-    weights : Tensor
+    weights : array
         The diagonal of W, which is positive: (…, shots).
     """
-    shots, features = residuals.shape[-2:]
-    root = variance.sqrt()
-    scaled = residuals * weights.sqrt()[..., None] * root[..., None, :]  # W^½·R·T^½ =: A
-    target = (weights.sqrt() * context)[..., None]
+    xp, (shots, features) = namespace(residuals), residuals.shape[-2:]
+    root = xp.sqrt(variance)
+    scaled = residuals * xp.sqrt(weights)[..., None] * root[..., None, :]  # W^½·R·T^½ =: A
+    transposed, target = xp.swapaxes(scaled, -1, -2), (xp.sqrt(weights) * context)[..., None]
+    identity = xp.eye(min(shots, features), dtype=scaled.dtype)
     if shots <= features:  # Aᵀ·(A·Aᵀ + I)⁻¹ = (Aᵀ·A + I)⁻¹·Aᵀ: take the smaller system
-        change = scaled.mT @ torch.linalg.solve(scaled @ scaled.mT + torch.eye(shots).to(scaled), target)
+        change = transposed @ xp.linalg.solve(scaled @ transposed + identity, target)
     else:
-        change = torch.linalg.solve(scaled.mT @ scaled + torch.eye(features).to(scaled), scaled.mT @ target)
-    posterior: Tensor = root * change[..., 0]
-    return posterior
+        change = xp.linalg.solve(transposed @ scaled + identity, transposed @ target)
+    return cast(A, root * change[..., 0])
 
 
 @cache
-def shared_prior() -> LocalPrior:
-    """Return the trained network of the package, in double precision."""
-    from safetensors.torch import load_file
+def shared_layers() -> Layers[Array]:
+    """Return the layers of the trained network of the package, in double precision."""
+    from safetensors.numpy import load_file
 
-    prior = LocalPrior()
     with as_file(files("headstart.core") / "local_prior.safetensors") as path:
-        prior.load_state_dict(load_file(path))
-    return prior.double().eval().requires_grad_(False)
+        tensors = {name: tensor.astype(np.float64) for name, tensor in load_file(path).items()}
+    names = sorted({name.rpartition(".")[0] for name in tensors})
+    return [(tensors[f"{name}.weight"], tensors[f"{name}.bias"]) for name in names]

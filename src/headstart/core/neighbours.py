@@ -36,7 +36,7 @@ from pydantic import Field
 from torch import Tensor
 
 from headstart.config import Config
-from headstart.core.local_prior import PRIOR_SHARE, posterior_weights, shared_prior
+from headstart.core.local_prior import PRIOR_SHARE, posterior_weights, relative_variance, shared_layers
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import (
     VALIDATION_SHOTS,
@@ -274,7 +274,6 @@ class Neighbours:
         residuals = self.residuals
         return float(PRIOR_SHARE * residuals.shape[0] / max(1e-9, float((residuals.data**2).sum())))
 
-    @torch.no_grad()
     def chosen_weights(
         self,
         metadata: NDArray[np.float32],
@@ -293,10 +292,9 @@ class Neighbours:
             return NO_WEIGHTS
         weights = np.ones(len(rows)) if weights is None else weights[inside]
         evidence = self.evidence(metadata, kind, rows, residuals, weights)
-        variance = self.usual_variance * shared_prior()(torch.from_numpy(evidence.inputs))
+        variance = self.usual_variance * relative_variance(evidence.inputs, shared_layers())
         matrix = self.residuals[rows][:, evidence.features].toarray()
-        parts = (torch.from_numpy(part) for part in (matrix, residuals, weights))
-        values = posterior_weights(variance, *parts).numpy()
+        values = posterior_weights(variance, matrix, residuals, weights)
         kept = np.flatnonzero(values)
         return LocalWeights(evidence.features[kept], values[kept])
 

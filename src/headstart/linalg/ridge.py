@@ -326,7 +326,8 @@ def _best_strength(
     )
     without = by_strength.without
     step = max(1, _NUMBERS_AT_ONCE // max(1, remaining.numel()))
-    parts = [by_strength.errors(some[:, None]) for some in torch.split(_STRENGTHS, step)]
+    strengths_by_part = torch.split(_STRENGTHS.to(design.device), step)
+    parts = [by_strength.errors(some[:, None]) for some in strengths_by_part]
     decrease = without - torch.cat(parts)  # (strengths, lines)
     gains = decrease.sum(1)
     z_scores = gains / (decrease.std(1, correction=0) * len(without) ** 0.5).clamp(min=1e-30)
