@@ -12,7 +12,9 @@ _LANDMARKS = 256  # features at which kernels are evaluated, at most
 
 _MAX_COLUMNS = 8  # tables of more metadata columns have no kernels
 
-_NUMBER_SCALE, _VECTOR_SCALE = 0.2, 0.5  # length scales, relative to the median distance of two features
+_LEAST_WIDTH = 3  # of a metadata column with a kernel: numbers have splines, which extrapolate better
+
+_LENGTH_SCALE = 0.5  # relative to the median distance of two features
 
 _JITTER = 1e-4  # added to the kernel of a landmark with itself
 
@@ -22,8 +24,8 @@ class MetadataKernel(nn.Module):
 
     With landmarks L, the terms of a feature are k(x, L)·k(L, L)^-½. A ridge regression on them is a Gaussian
     process with the kernel k: exactly if all features are landmarks, projected to 256 landmarks otherwise.
-    Features of similar texts or numbers then have similar heads, although no direction has the same effect
-    everywhere. Categories have no kernel: it would be that of their linear term.
+    Features of similar texts or vectors then have similar heads, although no direction has the same effect
+    everywhere. Numbers have none, and neither have categories: it would be that of their linear term.
 
     Parameters
     ----------
@@ -36,17 +38,17 @@ class MetadataKernel(nn.Module):
     def __init__(self, metadata: Tensor, widths: tuple[int, ...]) -> None:
         super().__init__()
         groups = Description.of(metadata[:0], widths).groups
-        self.owners = [position for position, group in enumerate(groups) if len(group)]
+        self.owners = [position for position, group in enumerate(groups) if len(group) >= _LEAST_WIDTH]
         if len(self.owners) > _MAX_COLUMNS:
             self.owners = []
         self.spans = [(int(groups[owner][0]), int(groups[owner][-1]) + 1) for owner in self.owners]
         landmarks, kernels = min(_LANDMARKS, len(metadata)) if self.spans else 0, len(self.spans)
         self.landmarks: Tensor  # (landmarks, numbers)
-        self.register_buffer("landmarks", torch.zeros(landmarks, metadata.shape[1]))
+        self.register_buffer("landmarks", metadata.new_zeros(landmarks, metadata.shape[1]))
         self.scales: Tensor  # (kernels,): 2ℓ² of each column; 0: the column has no kernel
-        self.register_buffer("scales", torch.zeros(kernels))
+        self.register_buffer("scales", metadata.new_zeros(kernels))
         self.roots: Tensor  # (kernels, landmarks, landmarks): k(L, L)^-½, used in training only
-        self.register_buffer("roots", torch.zeros(0, dtype=torch.float64), persistent=False)
+        self.register_buffer("roots", metadata.new_zeros(0, dtype=torch.float64), persistent=False)
 
     @property
     def width(self) -> int:
@@ -69,15 +71,14 @@ class MetadataKernel(nn.Module):
         self.roots = self.roots.new_zeros(len(self.spans), count, count)
         if not count:
             return
-        self.landmarks.copy_(metadata[torch.arange(count) * len(metadata) // count])
+        self.landmarks.copy_(metadata[torch.arange(count, device=metadata.device) * len(metadata) // count])
         for kernel, (start, end) in enumerate(self.spans):
             part = self.landmarks[:, start:end].double()
             squared = torch.cdist(part, part) ** 2
             distances = squared[squared > 1e-9]
             if not len(distances) or float(distances.max() - distances.min()) < 1e-6:
                 continue  # a category: two features are equal, or at the one distance
-            relative = _NUMBER_SCALE if end - start <= 2 else _VECTOR_SCALE
-            self.scales[kernel] = 2 * relative**2 * distances.median()
+            self.scales[kernel] = 2 * _LENGTH_SCALE**2 * distances.median()
             values, vectors = torch.linalg.eigh(torch.exp(-squared / float(self.scales[kernel])))
             self.roots[kernel] = vectors / (values.clamp(min=0) + _JITTER).sqrt() @ vectors.T
 
