@@ -85,9 +85,10 @@ def test_hashed_words_are_a_part_of_the_vector() -> None:
 
 
 def test_a_column_is_saved_with_the_digest_of_the_table() -> None:
-    texts = pa.table({"title": pa.array(["to be", None, " ", "or not"])})
+    texts = pa.table({"title": pa.array(["to be", None, " ", "or not", *map(str, range(64))])})
     schema = MetadataSchema.fit(texts, {"title": "text"})
     assert schema.describe() == "title: text (word pieces)"
+    assert MetadataSchema.fit(texts.slice(0, 60), {"title": "text"}).columns[0].spec == "text:64"
     assert schema.columns[0].spec == "text:static"
     assert MetadataSchema.fit(texts, {"title": "text:static"}) == schema
     again = MetadataSchema.model_validate_json(schema.model_dump_json())

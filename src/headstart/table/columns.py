@@ -499,6 +499,9 @@ class DateColumn(ScaledColumn):
 
 MAX_SIZE = 16_384  # hash buckets per text; they are stored for every feature
 
+# With fewer texts, word pieces often seem useful by chance: words are hashed by default.
+_MIN_TEXTS_FOR_PIECES = 64
+
 
 class TextColumn(Column):
     """Text as a vector of ``size`` numbers: by a sentence encoder, by word pieces, or of hashed words.
@@ -547,7 +550,7 @@ class TextColumn(Column):
         """Choose the encoder, and encode the texts if it is a model.
 
         ``argument`` is a number of hash buckets, "static", the name or folder of a model, or empty for the
-        default model if it is on this machine, and "static" otherwise.
+        default model if it is on this machine, and otherwise "static" for many texts or 64 for few.
         """
         if encoder is not None:
             return super().fit_encoded(name, column, "", encoder, reporter)
@@ -555,7 +558,8 @@ class TextColumn(Column):
         if argument.isdecimal():
             return cls(name=name, size=_size(name, argument)), None
         if argument == static_embedding.NAME or not (argument or text_encoders.why_no_default() is None):
-            return cls.fit(name, texts), None
+            few = not argument and len(texts) - texts.null_count < _MIN_TEXTS_FOR_PIECES
+            return cls(name=name) if few else cls.fit(name, texts), None
         try:
             sentence_encoder = text_encoders.find_encoder(argument or text_encoders.DEFAULT)
         except InputError as error:
