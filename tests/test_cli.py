@@ -90,7 +90,7 @@ def test_the_whole_way(folder: Path) -> None:
     model = folder / "m.headstart"
     fitted = run("fit", folder / "ratings.csv", "--metadata", folder / "films.csv", *COLUMNS, "--out", model)
     assert fitted.returncode == 0, fitted.stderr
-    assert "24 features, 60 rows" in fitted.stdout
+    assert "24 films, 60 users" in fitted.stdout  # as the columns are called
     assert "rating:1:5" in fitted.stdout  # what was inferred is said
     assert "Training the backbone" in fitted.stderr
     assert not (folder / "m.headstart.checkpoint").exists()

@@ -13,7 +13,6 @@ pytest.importorskip("fastapi", reason="the extra service is not installed")
 
 from headstart.datasets import synthetic_ratings
 from headstart.model import Headstart
-from service import load as loading
 from service import rebuild as rebuilding
 from service.grid import grid
 from service.load import load
@@ -28,13 +27,12 @@ def test_a_rebuild_counts_all_features(tmp_path: Path, monkeypatch: pytest.Monke
     assert found["seconds"] > 0
 
 
-def test_requests_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_measured(tmp_path: Path) -> None:
     model = Headstart(adapter="bayes", quiet=True).fit(synthetic_ratings(60, 20))
     model.save(tmp_path / "m")
-    monkeypatch.setattr(loading, "RATES", (40,))
     with served(tmp_path) as port:
         assert rate(model, port, repeats=1)["ratio"] > 0
         assert grid(model, port, repeats=1)["cells"] == [len(model.rows), 20]
-        (line,) = load(model, port, seconds=0.5, repeats=1)
+        (line,) = load(model, port, rates=(40,), seconds=0.5, repeats=1)
     assert line["answered"] > 0
     assert line["observations"] > 0

@@ -80,7 +80,7 @@ def error(model: Headstart, features: dict[str, dict[str, float]]) -> float:
 
 def test_groups_of_features_are_predicted_better() -> None:
     model = copy.copy(judged(1.0))
-    assert model.info.chosen == "bayes, with neighbours"
+    assert model.info.chosen.endswith("with neighbours")
     targets = {name: add(model, name, 32) for name in NEW}
     assert error(model, targets) < 0.95 * error(with_state(model, local=None), targets)
 
