@@ -213,7 +213,7 @@ def test_variants():
 def test_metadata_is_added_by_feature_name():
     table = described(made_up(), {"text": {"f03": "third"}}, {"text": "text"})
     assert table.metadata["text"].to_pylist()[3] == "third"
-    assert described(table, {"n": {"f01": 1.0}}).schema.describe() == "text: text (word pieces), n: number"
+    assert described(table, {"n": {"f01": 1.0}}).schema.describe() == "text: text (hashed words), n: number"
 
 
 def test_a_frame_becomes_a_table():

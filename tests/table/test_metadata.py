@@ -73,7 +73,7 @@ def part(schema, encoded, name):
 
 def test_types_are_inferred(schema):
     assert {each.name: each.type for each in schema.columns} == TYPES
-    assert schema.describe().startswith("title: text (word pieces), year: number")
+    assert schema.describe().startswith("title: text (hashed words), year: number")
 
 
 def test_types_can_be_given():
@@ -82,7 +82,7 @@ def test_types_can_be_given():
     )
     assert column(schema, "year").values == ("1942", "1977", "1979", "1985", "1996")
     assert column(schema, "title").width == 0
-    assert column(schema, "country").width == 256
+    assert column(schema, "country").width == 64
     with pytest.raises(InputError, match=r"column 'title': 'txt' is not a type .*; did you mean 'text'"):
         MetadataSchema.fit(FILMS, {"title": "txt"})
     for bad, message in (
