@@ -62,7 +62,7 @@ _PLACES = {
     "journal_changes": "model.saving.folder:_MAX_CHANGES",
     "journal_bytes": "model.saving.folder:_MAX_JOURNAL_BYTES",
     "journal_share": "model.saving.folder:_MAX_JOURNAL_SHARE",
-    "compact_from_numbers": "model.compaction:_LEAST_NUMBERS",
+    "compact_from_numbers": "model.fitting:_LEAST_COMPACTED",
     "coded_values": "model.saving.format:_LEAST_CODED",
     "compared_bytes": "model.saving.format:_LEAST_BYTES",
     "mapped_from_bytes": "model.saving.folder:_LAZY_FROM",

@@ -45,8 +45,10 @@ from headstart.errors import (
 )
 from headstart.files import CAN_LOCK, explain_storage_error, left_over, lock_folder, read_json, write_json
 from headstart.linalg.array_ops import LinAlgError
-from headstart.linalg.row_sharded import global_sum
-from headstart.model.compaction import compact_covariances
+from headstart.linalg.compact import compact
+from headstart.linalg.packed import make_positive_definite, pack, packed_size
+from headstart.linalg.ragged import column_sums
+from headstart.linalg.row_sharded import global_count, global_sum, second_moment
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.state import (
@@ -294,7 +296,7 @@ def build_state(
         heads = knowledge.heads.plain(states.activation.shape[1])  # with the shapes of the adapter's heads
         feature_store = model.feature_store.put([features[i] for i in train_features], heads)
         model = replace(model, feature_store=feature_store)
-    return compact_covariances(_make_heads(model, [feature for feature in features if not feature.fixed]))
+    return _compact_covariances(_make_heads(model, [feature for feature in features if not feature.fixed]))
 
 
 def _build_features(table: Table, in_backbone: set[int], *, fixed: bool, aging: bool) -> list[Feature]:
@@ -524,3 +526,30 @@ def with_global_shots(model: ModelState) -> ModelState:
         feature.name: replace(feature, shots=count) for feature, count in zip(features, shots, strict=True)
     }
     return replace(model, feature_store=model.feature_store.with_contexts(changed))
+
+
+_LEAST_COMPACTED = 2**20  # of all covariances that are worth compacting: 4 MiB
+
+
+@torch.no_grad()
+def _compact_covariances(model: ModelState) -> ModelState:
+    """Return the model with compact covariances of all heads; a small model is returned unchanged.
+
+    Errors are measured at the average row of the model, in units of the noise of each head.
+    """
+    columns = model.feature_store.columns
+    heads, size = model.feature_store.heads_at(slice(0, len(columns.features))), model.row_store.width + 1
+    if heads.covariance is None or heads.noise is None or len(heads) * packed_size(size) < _LEAST_COMPACTED:
+        return model
+    shots = torch.from_numpy(columns.shots)
+    prior = model.adapter.prior_covariances(shots)
+    bases, shares = torch.zeros(0, size, size), torch.zeros(len(heads), 0)
+    if prior is not None:
+        bases, shares = (part.to(heads.covariance.dtype) for part in prior)
+    states, metric = model.states, second_moment(model.states.activation)
+    if states.variance is not None:
+        variance = global_sum(column_sums(states.variance)) / max(1, global_count(len(states)))
+        metric[:-1, :-1] += torch.diag(variance)
+    units = heads.noise.clamp(min=torch.finfo(heads.noise.dtype).tiny)
+    matrices = compact(heads.covariance, pack(bases), shares, make_positive_definite(metric), units)
+    return replace(model, feature_store=model.feature_store.with_compact_covariances(matrices))

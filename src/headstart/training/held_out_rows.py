@@ -78,41 +78,27 @@ def predict_held_out_rows(
         None if no row has two observations.
     """
     with compute_on(knowledge.device):
-        outcomes = _predict_rows(adapter, backbone, knowledge, known, cells, seed, all_binary)
-    return None if outcomes is None else move(outcomes, CPU)
-
-
-def _predict_rows(
-    adapter: Adapter,
-    backbone: Backbone,
-    knowledge: Knowledge,
-    known: FeatureBatch,
-    cells: Cells,
-    seed: int,
-    all_binary: bool,
-) -> RowOutcomes | None:
-    """Predict on the device of ``knowledge``, as ``predict_held_out_rows`` does."""
-    generator = torch.Generator().manual_seed(seed)
-    sample = torch.randperm(len(known), generator=generator)[:_MOST_FEATURES].sort().values
-    states = adapter.refine_in_blocks(knowledge.states)
-    heads = adapter.adapt(replace(known, known=torch.arange(len(known))).take(sample), states)
-    position = torch.full((len(known),), -1)
-    position[sample] = torch.arange(len(sample))
-    half, rank = cells.counts // 2, random_ranks(cells, generator)
-    parts, shots = [], []
-    for size in VALIDATION_SHOTS:
-        rows = torch.nonzero(half >= max(1, size))[:, 0]
-        if not len(rows):
-            break
-        context = cells.keep(rank < size).take(rows)
-        targets = cells.keep((rank >= half[cells.lines]) & (position[cells.index] >= 0)).take(rows)
-        by_feature = replace(targets, index=position[targets.index], width=len(sample)).transpose()
-        refined = adapter.refine(backbone.states(context))
-        predictive = predict_cells(heads, refined, by_feature, known.kinds[sample], knowledge.likelihood)
-        binary = torch.full((len(by_feature.index),), all_binary) | (predictive.kinds == KindType.BINARY)
-        row = rows[by_feature.index]
-        parts.append(Outcome(predictive, by_feature.values, row, binary, by_feature.weights))
-        shots.append(known.shots[sample][by_feature.lines])
-    if not parts:
-        return None
-    return RowOutcomes(concatenate_outcomes(parts), torch.cat(shots))
+        generator = torch.Generator().manual_seed(seed)
+        sample = torch.randperm(len(known), generator=generator)[:_MOST_FEATURES].sort().values
+        states = adapter.refine_in_blocks(knowledge.states)
+        heads = adapter.adapt(replace(known, known=torch.arange(len(known))).take(sample), states)
+        position = torch.full((len(known),), -1)
+        position[sample] = torch.arange(len(sample))
+        half, rank = cells.counts // 2, random_ranks(cells, generator)
+        parts, shots = [], []
+        for size in VALIDATION_SHOTS:
+            rows = torch.nonzero(half >= max(1, size))[:, 0]
+            if not len(rows):
+                break
+            context = cells.keep(rank < size).take(rows)
+            targets = cells.keep((rank >= half[cells.lines]) & (position[cells.index] >= 0)).take(rows)
+            by_feature = replace(targets, index=position[targets.index], width=len(sample)).transpose()
+            refined = adapter.refine(backbone.states(context))
+            predictive = predict_cells(heads, refined, by_feature, known.kinds[sample], knowledge.likelihood)
+            binary = torch.full((len(by_feature.index),), all_binary) | (predictive.kinds == KindType.BINARY)
+            row = rows[by_feature.index]
+            parts.append(Outcome(predictive, by_feature.values, row, binary, by_feature.weights))
+            shots.append(known.shots[sample][by_feature.lines])
+        if not parts:
+            return None
+        return move(RowOutcomes(concatenate_outcomes(parts), torch.cat(shots)), CPU)
