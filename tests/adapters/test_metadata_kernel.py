@@ -48,7 +48,7 @@ def test_a_regression_on_terms_predicts_as_a_gaussian_process() -> None:
     regression.fit(description.numbers, targets, torch.ones(30))
     matrix, constant = regression.linear_map(30)
     predicted = kernel.terms(new) @ matrix + constant
-    of_similarities = kernel.of_similarities(matrix)
+    of_similarities = kernel.use(matrix)
     torch.testing.assert_close(kernel.similarities(new).double() @ of_similarities + constant, predicted)
     expected = process_prediction(metadata.tolist(), targets.tolist(), new.tolist(), strength=3.0)
     torch.testing.assert_close(predicted, torch.tensor(expected, dtype=torch.float64), atol=5e-3, rtol=0)
@@ -75,3 +75,14 @@ def test_landmarks_are_bounded() -> None:
     many = prepared(torch.rand(20, 27), (3,) * 9)
     assert many.width == 0
     assert many.terms(torch.rand(4, 27)).shape == (4, 0)
+
+
+def test_kernels_that_are_not_chosen_are_not_computed() -> None:
+    metadata = vectors()
+    kernel, chosen = prepared(metadata), torch.zeros(2 * 30, 3)
+    chosen[30:] = 1.0
+    before = kernel.similarities(metadata)
+    kernel.use(chosen)
+    after = kernel.similarities(metadata)
+    assert not after[:, :30].any()
+    torch.testing.assert_close(after[:, 30:], before[:, 30:])

@@ -361,7 +361,7 @@ class HeadPrior(nn.Module):
         self._prepare_clicks(knowledge)
         prior = empirical_prior(knowledge, heads, description, counts)
         of_terms = prior.matrix[len(prior.matrix) - self.kernel.width :]
-        of_terms.copy_(self.kernel.of_similarities(of_terms))
+        of_terms.copy_(self.kernel.use(of_terms))
         self.base.copy_(self.pad_learned(torch.cat([prior.matrix, prior.constant[None]])))
         fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base
         self.corrections = (self.pad_learned(prior.loo_means) - fitted).to(fitted.dtype)

@@ -87,15 +87,16 @@ class MetadataKernel(nn.Module):
         xp = namespace(metadata)
         if not self.spans:
             return metadata[..., :0]
-        landmarks, scales = (
-            (buffer if isinstance(metadata, Tensor) else buffer.numpy())
-            for buffer in (self.landmarks, self.scales)
-        )
+        landmarks = self.landmarks if isinstance(metadata, Tensor) else self.landmarks.numpy()
+        none = xp.zeros_like(metadata[..., :1] @ landmarks[:, :1].T)
         parts = []
-        for (start, end), scale in zip(self.spans, scales, strict=True):
+        for (start, end), scale in zip(self.spans, self.scales.tolist(), strict=True):
+            if scale == 0:
+                parts.append(none)
+                continue
             part, centre = metadata[..., start:end], landmarks[:, start:end]
             squared = (part**2).sum(-1)[..., None] + (centre**2).sum(-1) - 2 * part @ centre.T
-            parts.append(xp.exp(-squared.clip(0) / scale) if scale > 0 else 0.0 * squared)
+            parts.append(xp.exp(-squared.clip(0) / scale))
         return xp.concatenate(parts, -1)  # type: ignore[no-any-return]
 
     def terms(self, metadata: Tensor) -> Tensor:
@@ -104,7 +105,12 @@ class MetadataKernel(nn.Module):
         blocks = similarities.view(len(metadata), len(self.spans), len(self.landmarks))
         return torch.einsum("fkl,klm->fkm", blocks, self.roots).flatten(1)
 
-    def of_similarities(self, coefficients: Tensor) -> Tensor:
-        """Return the coefficients of similarities, given those of terms: (kernels × landmarks, size) both."""
+    @torch.no_grad()
+    def use(self, coefficients: Tensor) -> Tensor:
+        """Return the coefficients of similarities, given those of terms: (kernels × landmarks, size) both.
+
+        Kernels whose coefficients are 0 are not computed any more.
+        """
         blocks = coefficients.double().view(len(self.spans), len(self.landmarks), coefficients.shape[1])
+        self.scales *= blocks.flatten(1).any(1)
         return (self.roots @ blocks).flatten(0, 1)
