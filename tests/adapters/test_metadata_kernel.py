@@ -7,7 +7,7 @@ import torch
 from tests.oracles.metadata_kernel import kernel_matrix, process_prediction
 from torch import Tensor
 
-from headstart.adapters.metadata_kernel import MetadataKernel
+from headstart.adapters.head_prior import MetadataKernel
 from headstart.core.types import Description
 from headstart.linalg.ridge import LooRidge, make_groups
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from headstart import Headstart, Table
-from headstart.adapters.metadata_networks import ImageNetwork, MetadataReader, TokenNetwork
+from headstart.adapters.chn import ImageNetwork, MetadataReader, TokenNetwork
 from headstart.errors import UnsupportedError
 from headstart.table import MetadataSchema
 from headstart.table.columns import ImageShape, TokenSequence

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.oracles.mean_head import slow_change
 
-from headstart.adapters.mean_head import mean_head_change
+from headstart.adapters.head_prior import mean_head_change
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.types import Heads, Knowledge, RowStates
 from headstart.table.cells import Cells

@@ -8,8 +8,7 @@ import torch
 from tests.oracles.sampling import output_covariance
 
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
-from headstart.core.predictive import predict_grid
-from headstart.core.sampling import draw_outputs, draw_scores
+from headstart.core.predictive import draw_outputs, draw_scores, predict_grid
 from headstart.core.types import Heads, RowStates
 from headstart.linalg.packed import pack
 from headstart.table.kinds import KindType

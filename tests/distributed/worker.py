@@ -15,7 +15,7 @@ from headstart.errors import InputError
 from headstart.linalg.row_sharded import draw_normal_rows, draw_uniform_at, gather_cells, tall_qr
 from headstart.table.kind_inference import resolve_kinds, sample_values
 from headstart.table.names import Names
-from headstart.table.sharding import FeatureExchange
+from headstart.table.shards import FeatureExchange
 from tests.distributed.cases import CASES, KINDS, WEIGHT, as_tested
 from tests.pretended import Pretending, device_named
 

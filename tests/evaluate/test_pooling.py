@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headstart.errors import InputError
-from headstart.evaluate.pooling import pool
+from headstart.evaluate.pooled_estimates import pool
 
 
 def test_rubins_rules_by_hand() -> None:

@@ -16,8 +16,8 @@ from tests.test_cli import run
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
+from headstart.model.rows import fit_row_prior
 from headstart.table import Table
-from headstart.training.row_prior import fit_row_prior
 
 ROWS, FEATURES = 300, 30
 

@@ -10,7 +10,7 @@ from scipy.stats import norm, truncnorm
 
 from headstart import Headstart, Table
 from headstart.errors import InputError
-from headstart.table.censoring import Limit, expected_values, parse_limit
+from headstart.table.censored_values import Limit, expected_values, parse_limit
 
 ROWS = [f"u{i:02}" for i in range(40)]
 

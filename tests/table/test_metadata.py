@@ -16,7 +16,7 @@ from hypothesis import given, settings
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.table import MetadataSchema, Table
-from headstart.table.column_types import COLUMN_TYPES
+from headstart.table.metadata import COLUMN_TYPES
 
 FILMS = pa.table(
     {

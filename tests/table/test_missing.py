@@ -14,7 +14,7 @@ import pytest
 from tests.test_cli import run
 
 from headstart import Headstart, InputError, Table
-from headstart.table.missing import find_codes
+from headstart.table.missing_values import find_codes
 
 NAN = float("nan")
 SIX = [1, 2, 3, 4, 5, 6] * 10

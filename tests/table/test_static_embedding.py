@@ -15,8 +15,14 @@ from tests.oracles.word_pieces import mean_of_pieces, split_word
 
 from headstart.errors import InputError
 from headstart.table import MetadataSchema
-from headstart.table.static_embedding import StaticEmbedding, _table, encode_static, find_words, static_width
-from headstart.table.word_hashing import hash_words
+from headstart.table.text_vectors import (
+    StaticEmbedding,
+    _table,
+    encode_static,
+    find_words,
+    hash_words,
+    static_width,
+)
 
 PIECES = ["a", "un", "##un", "##aff", "##able", "affable", "film", "##s", "'", "é", "七", "##人"]
 
@@ -105,7 +111,7 @@ def test_a_column_is_saved_with_the_digest_of_the_table() -> None:
 
 def test_the_table_is_read_only_when_a_text_is_encoded() -> None:
     program = (
-        "import headstart, headstart.table.columns as c, headstart.table.static_embedding as s\n"
+        "import headstart, headstart.table.vector_columns, headstart.table.text_vectors as s\n"
         "assert s._table.cache_info().currsize == 0\n"
         "s.encode_static(['a'])\n"
         "assert s._table.cache_info().currsize == 1\n"

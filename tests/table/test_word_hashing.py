@@ -7,7 +7,7 @@ import pytest
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.utils import murmurhash3_32
 
-from headstart.table.word_hashing import hash_words, murmurhash3
+from headstart.table.text_vectors import hash_words, murmurhash3
 
 TEXTS = [
     "", " ", "a", "The Good, the Bad and the Ugly", "Amélie Ame\u0301lie", "İstanbul", "七人の侍 (1954)",

@@ -37,12 +37,12 @@ from headstart.training.comparison import (
     beats,
     blend_outcomes,
     concatenate_outcomes,
+    draw_rows,
     isotonic_decreasing,
     predict_held_out,
     weighted_ndcg,
 )
 from headstart.training.episodes import cross_fitted_tasks
-from headstart.training.held_out_rows import draw_rows
 from headstart.training.judge import Judge, draw_folds, fit_local_strengths, train_best
 from headstart.training.recipe import AdapterTrainer, Recipe, prepare, train
 from headstart.training.table_inputs import feature_batch, modelled_table

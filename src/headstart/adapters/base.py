@@ -311,7 +311,7 @@ class Adapter(nn.Module, ABC):
     # -- capability: shrinking --------------------------------------------------------------------
 
     def shrink_mean_head(self) -> None:
-        """Shrink the mean head of the prior towards the direction of row means (``mean_head``)."""
+        """Shrink the mean head of the prior towards the direction of row means (``head_prior``)."""
         self._cannot("shrink its mean head")
 
     def _cannot(self, action: str) -> NoReturn:

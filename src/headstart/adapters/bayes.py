@@ -182,7 +182,7 @@ class ClosedFormAdapter(Adapter):
         return prior_mean[:, None], root[None], None
 
     def shrink_mean_head(self) -> None:
-        """Shrink the mean head of the prior towards the direction of row means (``mean_head``)."""
+        """Shrink the mean head of the prior towards the direction of row means (``mean_head_change``)."""
         self.prior.shrink_mean_head()
 
     # -- heads from contexts ----------------------------------------------------------------------

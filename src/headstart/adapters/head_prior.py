@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters.mean_head import mean_head_change
-from headstart.adapters.metadata_kernel import MetadataKernel
 from headstart.core.clicks import ZERO_WEIGHT, estimate_exposure, is_click, usual_count, weigh_clicks
 from headstart.core.networks import initial_tensor
 from headstart.core.types import (
@@ -26,7 +24,7 @@ from headstart.core.types import (
     add_cubic_terms,
     spline_terms,
 )
-from headstart.linalg.array_ops import A, Array
+from headstart.linalg.array_ops import A, Array, namespace
 from headstart.linalg.packed import (
     append_one,
     make_positive_definite,
@@ -52,6 +50,19 @@ _NOISE_OBSERVATIONS = 2**23  # observations from which noise is estimated, at mo
 _BINARY_NOISE = 0.1  # variance of the output of a binary feature: rows that sometimes answer at random
 
 _REFERENCE_FEATURES, _REFERENCE_ROWS = 64, 4096  # of ``ReferenceFeatures``, at most
+
+# Of the variance of a row's activation, added to its square: factors that no row has need a small weight.
+_ROW_VARIANCE_SHARE = 0.05
+
+_LANDMARKS = 256  # features at which kernels are evaluated, at most
+
+_MAX_KERNELS = 8  # tables of more metadata columns have no kernels
+
+_LEAST_KERNEL_WIDTH = 3  # of a metadata column with a kernel: numbers have splines, which extrapolate better
+
+_KERNEL_LENGTH_SCALE = 0.5  # relative to the median distance of two features
+
+_KERNEL_JITTER = 1e-4  # added to the kernel of a landmark with itself
 
 
 @dataclass(frozen=True)
@@ -555,3 +566,156 @@ def kernel_gains(regression: LooRidge, first: int, owners: list[int], columns: i
             if member >= first:
                 gains[owners[member - first]] += gain / len(members)
     return gains
+
+
+@torch.no_grad()
+def mean_head_change(knowledge: Knowledge, mean: Tensor, covariance: Tensor, features: float) -> Tensor:
+    """Return the change that shrinks the mean head (w̄, b) towards the direction of row means: (size,).
+
+    Without metadata and observations, the head of a new feature is the mean head of the known features. With
+    few known features its weights are uncertain in most directions of the activations. The direction of row
+    means has one free number only. Let t be the weights with which the activations predict the mean residual
+    of a row, M the covariance of activations over rows, and C that of the weights over J features. With
+    α = tᵀMw̄ / tᵀMt and δ = w̄ − α·t, the shrunk weights are those of James and Stein,
+
+        α·t + max(0, 1 − tr(MC)/J / δᵀMδ)·δ.
+
+    The judge uses them if they predict held-out features better. ``mean`` (size,) and ``covariance``
+    (size, size) are those of the heads of ``features`` known features. The mean prediction of all rows does
+    not change.
+    """
+    direction, centre, moment = row_mean_direction(knowledge)
+    weight = mean[:-1].double()
+    length = direction @ moment @ direction
+    if not float(length) > 0:  # rows do not differ
+        return torch.zeros_like(mean)
+    difference = weight - (direction @ moment @ weight) / length * direction
+    by_chance = (moment * covariance[:-1, :-1].double()).sum() / features
+    share = (by_chance / (difference @ moment @ difference).clamp(min=1e-30)).clamp(max=1)
+    change = -share * difference
+    return torch.cat([change, -(centre @ change)[None]]).to(mean.dtype)
+
+
+def row_mean_direction(knowledge: Knowledge) -> tuple[Tensor, Tensor, Tensor]:
+    """Regress the mean residuals of rows on their activations.
+
+    A residual is a value less the mean of its feature; a row counts by the number of its observations. Return
+    the weights t (width,), the mean of the activations (width,) and their covariance (width, width), which
+    includes the uncertainty of rows.
+    """
+    cells, activation = knowledge.cells, knowledge.states.activation.double()
+    values, features = cells.values.double(), len(knowledge.kinds)
+    counts = global_sum(torch.bincount(cells.index, minlength=features)).clamp(min=1)
+    means = global_sum(torch.bincount(cells.index, values, minlength=features)) / counts
+    residuals = torch.bincount(cells.lines, values - means[cells.index], minlength=len(activation))
+    rows = max(1, global_count(len(activation)))
+    centre = global_sum(activation.sum(0)) / rows
+    centred = activation - centre
+    row_counts, variance = cells.counts.double(), knowledge.states.variance
+    moment, weighted = centred.T @ centred, centred.T @ (row_counts[:, None] * centred)
+    if variance is not None:
+        uncertain = _ROW_VARIANCE_SHARE * variance.double()
+        moment, weighted = (
+            moment + torch.diag(uncertain.sum(0)),
+            weighted + torch.diag(row_counts @ uncertain),
+        )
+    moment, weighted = global_sum(moment) / rows, global_sum(weighted)
+    products = global_sum(centred.T @ residuals)
+    return torch.linalg.solve(make_positive_definite(weighted), products), centre, moment
+
+
+class MetadataKernel(nn.Module):
+    """Kernels k(x, x') = exp(-|x - x'|² / 2ℓ²) of metadata columns, one for each column.
+
+    With landmarks L, the terms of a feature are k(x, L)·k(L, L)^-½. A ridge regression on them is a Gaussian
+    process with the kernel k: exactly if all features are landmarks, projected to 256 landmarks otherwise.
+    Features of similar texts or vectors then have similar heads, although no direction has the same effect
+    everywhere. Numbers have none, and neither have categories: it would be that of their linear term.
+
+    Parameters
+    ----------
+    metadata : Tensor of shape (features, numbers)
+        The encoded metadata of known features.
+    widths : tuple of int
+        The width of each metadata column.
+    """
+
+    def __init__(self, metadata: Tensor, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        groups = Description.of(metadata[:0], widths).groups
+        self.owners = [position for position, group in enumerate(groups) if len(group) >= _LEAST_KERNEL_WIDTH]
+        if len(self.owners) > _MAX_KERNELS:
+            self.owners = []
+        self.spans = [(int(groups[owner][0]), int(groups[owner][-1]) + 1) for owner in self.owners]
+        landmarks, kernels = min(_LANDMARKS, len(metadata)) if self.spans else 0, len(self.spans)
+        self.landmarks: Tensor  # (landmarks, numbers)
+        self.register_buffer("landmarks", metadata.new_zeros(landmarks, metadata.shape[1]))
+        self.scales: Tensor  # (kernels,): 2ℓ² of each column; 0: the column has no kernel
+        self.register_buffer("scales", metadata.new_zeros(kernels))
+        self.roots: Tensor  # (kernels, landmarks, landmarks): k(L, L)^-½, used in training only
+        self.register_buffer("roots", metadata.new_zeros(0, dtype=torch.float64), persistent=False)
+
+    @property
+    def width(self) -> int:
+        """The number of terms, and of similarities, of a feature."""
+        return len(self.spans) * len(self.landmarks)
+
+    def groups(self, start: int) -> tuple[list[Tensor], list[int]]:
+        """Return the positions of the terms of each kernel from ``start`` on, and its metadata column.
+
+        Only the kernels of columns that can have one are returned.
+        """
+        positions = torch.arange(start, start + self.width).view(len(self.spans), len(self.landmarks))
+        used = torch.nonzero(self.scales)[:, 0].tolist()
+        return [positions[kernel] for kernel in used], [self.owners[kernel] for kernel in used]
+
+    @torch.no_grad()
+    def prepare(self, metadata: Tensor) -> None:
+        """Choose landmarks and length scales from the metadata (features, numbers) of known features."""
+        count = len(self.landmarks)
+        self.roots = self.roots.new_zeros(len(self.spans), count, count)
+        if not count:
+            return
+        self.landmarks.copy_(metadata[torch.arange(count, device=metadata.device) * len(metadata) // count])
+        for kernel, (start, end) in enumerate(self.spans):
+            part = self.landmarks[:, start:end].double()
+            squared = torch.cdist(part, part) ** 2
+            distances = squared[squared > 1e-9]
+            if not len(distances) or float(distances.max() - distances.min()) < 1e-6:
+                continue  # a category: two features are equal, or at the one distance
+            self.scales[kernel] = 2 * _KERNEL_LENGTH_SCALE**2 * distances.median()
+            values, vectors = torch.linalg.eigh(torch.exp(-squared / float(self.scales[kernel])))
+            self.roots[kernel] = vectors / (values.clamp(min=0) + _KERNEL_JITTER).sqrt() @ vectors.T
+
+    def similarities(self, metadata: A) -> A:
+        """Return k(x, L) of features with the ``metadata`` (…, numbers): (…, kernels × landmarks)."""
+        xp = namespace(metadata)
+        if not self.spans:
+            return metadata[..., :0]
+        landmarks = self.landmarks if isinstance(metadata, Tensor) else self.landmarks.numpy()
+        none = xp.zeros_like(metadata[..., :1] @ landmarks[:, :1].T)
+        parts = []
+        for (start, end), scale in zip(self.spans, self.scales.tolist(), strict=True):
+            if scale == 0:
+                parts.append(none)
+                continue
+            part, centre = metadata[..., start:end], landmarks[:, start:end]
+            squared = (part**2).sum(-1)[..., None] + (centre**2).sum(-1) - 2 * part @ centre.T
+            parts.append(xp.exp(-squared.clip(0) / scale))
+        return xp.concatenate(parts, -1)  # type: ignore[no-any-return]
+
+    def terms(self, metadata: Tensor) -> Tensor:
+        """Return k(x, L)·k(L, L)^-½ of features: (features, kernels × landmarks)."""
+        similarities = self.similarities(metadata).double()
+        blocks = similarities.view(len(metadata), len(self.spans), len(self.landmarks))
+        return torch.einsum("fkl,klm->fkm", blocks, self.roots).flatten(1)
+
+    @torch.no_grad()
+    def use(self, coefficients: Tensor) -> Tensor:
+        """Return the coefficients of similarities, given those of terms: (kernels × landmarks, size) both.
+
+        Kernels whose coefficients are 0 are not computed any more.
+        """
+        blocks = coefficients.double().view(len(self.spans), len(self.landmarks), coefficients.shape[1])
+        self.scales *= blocks.flatten(1).any(1)
+        return (self.roots @ blocks).flatten(0, 1)

@@ -228,7 +228,7 @@ class TextOptions:
     @property
     def format(self) -> TextFormat:
         """The format as the table's readers take it."""
-        from headstart.table.missing import MissingCodes
+        from headstart.table.missing_values import MissingCodes
         from headstart.table.sources import TextFormat
 
         missing = MissingCodes.of(self.missing_codes)
@@ -387,7 +387,7 @@ def _parse_types(texts: list[str]) -> dict[str, str]:
     >>> _parse_types(["year=category", "plot=text:128"])
     {'year': 'category', 'plot': 'text:128'}
     """
-    from headstart.table.column_types import COLUMN_TYPES
+    from headstart.table.metadata import COLUMN_TYPES
 
     pairs: dict[str, str] = {}
     for text in texts:

@@ -8,17 +8,28 @@ The output of a head (w, b) with covariance C at a row with activation d and var
 and the kind's link and noise determine the distribution of the value. ``moments`` computes the output for
 the cells of a ``Layout``: some cells of each head, all cells of a grid, or a single cell in numpy. The output
 of a click feature is multiplied by the root of the row's exposure: a row that sees little clicks little.
+
+``draw_outputs`` and ``draw_scores`` draw all cells of a grid together. With (w_j, b_j) ~ N(m_j, C_j),
+independent for each head j, and d_i ~ N(d̂_i, diag v_i), independent for each row i, the outputs have these
+moments and the covariances
+
+    of one head at rows i and k       [d̂_i; 1]ᵀ·C_j·[d̂_k; 1]
+    of heads j and l at one row       Σ_a v_ia·w_ja·w_la
+
+Cells of different rows and different heads are uncorrelated; so is the noise of all cells.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.clicks import is_click
@@ -26,7 +37,14 @@ from headstart.core.likelihood import Likelihood, probit_scaled
 from headstart.core.types import Heads, OneHead, RowStates
 from headstart.linalg.array_ops import Array
 from headstart.linalg.compact import StoredMatrices
-from headstart.linalg.packed import affine_quadratic_form, append_one, diagonals, quadratic_forms, unpack
+from headstart.linalg.packed import (
+    affine_quadratic_form,
+    append_one,
+    diagonals,
+    make_positive_definite,
+    quadratic_forms,
+    unpack,
+)
 from headstart.linalg.ragged import sampled_products
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -38,6 +56,10 @@ _MOST_DEVIATIONS = 4.0  # of a residual
 _LEAST_SLOPE = 0.01  # of a logistic link: the variance of a binary value with the probability 0.01
 
 _LEAST_NOISE = 1e-12
+
+_PROBIT_NOISE = 8 / math.pi  # the variance of the normal noise whose probit link is close to the logistic one
+
+_HEADS_AT_ONCE = 1024  # heads whose covariances are decomposed together, which bounds the memory
 
 
 @dataclass(frozen=True)
@@ -314,3 +336,61 @@ def predict_cell(head: OneHead, state: SingleState, kind: int, likelihood: Likel
 def grid_logits(heads: Heads, states: RowStates, dtype: torch.dtype = torch.float64) -> Tensor:
     """Compute the mean outputs of all heads at all rows, without variances: (rows, heads)."""
     return GRID.means(heads.to(dtype), states.activation.to(dtype))
+
+
+@torch.no_grad()
+def draw_outputs(
+    heads: Heads, states: RowStates, n: int, generator: np.random.Generator
+) -> Iterator[NDArray[np.float64]]:
+    """Yield ``n`` joint draws of the outputs of all heads at all rows: (rows, heads) each.
+
+    A head without covariance and a row without variance are certain.
+    """
+    mean = heads.stacked.double().numpy()
+    roots = None if heads.covariance is None else _roots(heads.covariance, mean.shape[1])
+    activation = states.activation.double().numpy()
+    deviation = None if states.variance is None else states.variance.double().clamp(min=0).sqrt().numpy()
+    for _ in range(n):
+        drawn, rows = mean, activation
+        if roots is not None:
+            drawn = mean + (roots @ generator.standard_normal((*mean.shape, 1)))[:, :, 0]
+        if deviation is not None:
+            rows = activation + deviation * generator.standard_normal(activation.shape)
+        yield rows @ drawn[:, :-1].T + drawn[:, -1]
+
+
+def _roots(packed: Tensor, size: int) -> NDArray[np.float64]:
+    """Return the lower triangular roots of packed covariances: (heads, size, size)."""
+    blocks = torch.split(packed.double(), _HEADS_AT_ONCE)
+    roots = [torch.linalg.cholesky(make_positive_definite(unpack(block, size), 1e-9)) for block in blocks]
+    return torch.cat([packed.new_zeros(0, size, size, dtype=torch.float64), *roots]).numpy()
+
+
+@torch.no_grad()
+def draw_scores(
+    heads: Heads,
+    states: RowStates,
+    kinds: Tensor,
+    likelihood: Likelihood,
+    n: int,
+    generator: np.random.Generator,
+) -> Iterator[NDArray[np.float64]]:
+    """Yield ``n`` joint draws of the values of all cells, in standard normal units: (rows, heads) each.
+
+    A score is the deviation of a value from its predicted mean, divided by its standard deviation. The score
+    of a binary value is that of the normal variable that decides it: a 1 if it exceeds a threshold.
+    """
+    predictive = predict_grid(heads, states, kinds, likelihood)
+    logits, variance = predictive.logits.numpy(), predictive.variance.numpy()
+    noise = predictive.noise.expand_as(predictive.logits).numpy()
+    binary = ((kinds == KindType.BINARY) & likelihood.squashes(kinds)).numpy()
+    slope = np.ones_like(logits)
+    squashed = likelihood.squashes(kinds).numpy() & ~binary
+    if squashed.any():
+        mean = predictive.mean.numpy()
+        slope[:, squashed] = (mean * (1 - mean))[:, squashed]
+    noise = noise + _PROBIT_NOISE * binary
+    total = np.sqrt(np.maximum(slope**2 * variance + noise, np.finfo(float).tiny))
+    for outputs in draw_outputs(heads, states, n, generator):
+        drawn = slope * (outputs - logits) + np.sqrt(noise) * generator.standard_normal(logits.shape)
+        yield drawn / total

@@ -4,7 +4,7 @@ from headstart.evaluate.benchmark import Benchmark, BenchmarkConfig
 from headstart.evaluate.kshot import KShotTest, RowTest, Targets
 from headstart.evaluate.metrics import METRICS, Metric, Score, score
 from headstart.evaluate.plots import MissingMatplotlibError, plot_kshot
-from headstart.evaluate.pooling import Pooled, pool
+from headstart.evaluate.pooled_estimates import Pooled, pool
 from headstart.evaluate.rankings import Lists, score_lists
 from headstart.evaluate.references import REFERENCES
 from headstart.evaluate.reports import html_report, markdown_report

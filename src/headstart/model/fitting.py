@@ -50,7 +50,7 @@ from headstart.linalg.packed import make_positive_definite, pack, packed_size
 from headstart.linalg.ragged import column_sums
 from headstart.linalg.row_sharded import global_count, global_sum, second_moment
 from headstart.model.features import Feature, FeatureStore
-from headstart.model.rows import RowMetadata, RowStore
+from headstart.model.rows import RowMetadata, RowStore, fit_row_prior
 from headstart.model.state import (
     BYTES_AT_ONCE,
     Clock,
@@ -70,7 +70,6 @@ from headstart.table.times import age_weights
 from headstart.training.calibration import USUAL_LEVEL
 from headstart.training.judge import Judgement, train_best
 from headstart.training.recipe import AUTO, TrainedParts, train
-from headstart.training.row_prior import fit_row_prior
 from headstart.training.table_inputs import feature_batch, modelled_table
 
 MIN_FEATURES_TO_FIT = 4  # with observations, in a table that can be fitted

@@ -118,7 +118,7 @@ from headstart.progress import Reporter
 from headstart.table import Kind, Names, Table
 from headstart.table.kinds import column_name, split_column
 from headstart.table.metadata import MetadataSchema
-from headstart.table.missing import MissingCodes, MissingLike
+from headstart.table.missing_values import MissingCodes, MissingLike
 from headstart.table.names import as_name
 from headstart.table.reading import Columns
 from headstart.table.sources import TextFormat

@@ -11,10 +11,10 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from headstart.core.sampling import draw_scores
+from headstart.core.predictive import draw_scores
 from headstart.core.types import RowStates
 from headstart.errors import InputError
-from headstart.evaluate.pooling import Pooled, pool
+from headstart.evaluate.pooled_estimates import Pooled, pool
 from headstart.model.levels import category_columns, columns_of
 from headstart.model.prediction import predict_features
 from headstart.model.state import ModelState

@@ -23,14 +23,14 @@ from headstart.model.row_states import compute_row_states
 from headstart.model.rows import RowMetadata
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names, Table
-from headstart.table.censoring import parse_limit
+from headstart.table.censored_values import parse_limit
 from headstart.table.columns import is_missing
 from headstart.table.kind_inference import KindsLike
 from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, is_value, require_representable
 from headstart.table.labels import LabelledSource, as_number
 from headstart.table.matrices import is_matrix
 from headstart.table.metadata import MetadataSchema
-from headstart.table.missing import MissingLike, as_missing
+from headstart.table.missing_values import MissingLike, as_missing
 from headstart.table.names import MAX_SUGGESTIONS, as_name, display_spelling
 from headstart.table.reading import (
     Columns,

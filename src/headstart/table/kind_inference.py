@@ -31,10 +31,10 @@ from headstart.table.kinds import (
     kinds_as_option,
     likely_shift,
 )
-from headstart.table.missing import MAX_CODES, as_missing, find_codes
+from headstart.table.missing_values import MAX_CODES, as_missing, find_codes
 from headstart.table.names import Names
 from headstart.table.outliers import moments_by_feature
-from headstart.table.sharding import FeatureExchange, gather, global_count, global_max, global_sum, is_single
+from headstart.table.shards import FeatureExchange, gather, global_count, global_max, global_sum, is_single
 
 MAX_STEPS = 100  # values that span more steps do not count as a grid
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from headstart.errors import InputError, did_you_mean, for_user, option_name
 from headstart.table.cells import Floats
-from headstart.table.sharding import gather, global_max, global_sum
+from headstart.table.shards import gather, global_max, global_sum
 
 __all__ = ["KINDS", "KIND_NAMES", "Kind", "KindType", "Kinds", "Margin"]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from headstart.errors import InputError, did_you_mean, join_names
 from headstart.table.cells import Floats, Positions
-from headstart.table.censoring import MIN_EXACT, Limit, expected_values, parse_limit
+from headstart.table.censored_values import MIN_EXACT, Limit, expected_values, parse_limit
 from headstart.table.kind_inference import KindsLike, parse_kind
 from headstart.table.kinds import (
     Binary,
@@ -32,7 +32,7 @@ from headstart.table.kinds import (
     column_name,
 )
 from headstart.table.names import Names, as_name
-from headstart.table.sharding import is_sharded
+from headstart.table.shards import is_sharded
 from headstart.table.sources import BLANKS, Source, is_number, is_text
 
 # Pairs of labels whose order is known: the first means 0.

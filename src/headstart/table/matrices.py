@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headstart.errors import InputError
-from headstart.table.missing import NO_CODES
+from headstart.table.missing_values import NO_CODES
 from headstart.table.names import as_name
 from headstart.table.sources import BATCH, FrameSource, Source
 

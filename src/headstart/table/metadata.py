@@ -6,30 +6,61 @@ import io
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from headstart.config import Config
 from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names, option_name
 from headstart.progress import Reporter
-from headstart.table.column_types import COLUMN_TYPES, AnyColumn
 from headstart.table.columns import (
     SEPARATOR,
     CategoryColumn,
     Column,
+    DateColumn,
     IgnoredColumn,
     LabelsColumn,
+    NumberColumn,
     Structure,
     is_missing,
 )
 from headstart.table.names import NameNumbering, Names
 from headstart.table.sources import Source, as_microseconds, is_number, is_text
 from headstart.table.text_encoders import EncoderLike
+from headstart.table.vector_columns import CustomColumn, ImageColumn, TextColumn, TokensColumn, VectorColumn
+
+AnyColumn = Annotated[
+    NumberColumn
+    | DateColumn
+    | CategoryColumn
+    | LabelsColumn
+    | TextColumn
+    | VectorColumn
+    | CustomColumn
+    | TokensColumn
+    | ImageColumn
+    | IgnoredColumn,
+    Field(discriminator="type"),
+]
+
+COLUMN_TYPES: dict[str, type[Column]] = {
+    "number": NumberColumn,
+    "date": DateColumn,
+    "category": CategoryColumn,
+    "labels": LabelsColumn,
+    "text": TextColumn,
+    "vector": VectorColumn,
+    "custom": CustomColumn,
+    "tokens": TokensColumn,
+    "image": ImageColumn,
+    "ignore": IgnoredColumn,
+}
 
 
 def normalise_metadata(table: pa.Table) -> pa.Table:

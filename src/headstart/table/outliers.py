@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.table.cells import Cells
-from headstart.table.sharding import FeatureExchange, gather
+from headstart.table.shards import FeatureExchange, gather
 
 _MAX_DISTANCE = 10.0  # robust standard deviations from the median; values farther away are outliers
 

@@ -27,16 +27,16 @@ from headstart.table.cells import (
     smallest_exact,
     take_positions,
 )
-from headstart.table.columns import TextColumn
 from headstart.table.kind_inference import KindsLike, check_values, parse_kind, resolve_kinds
 from headstart.table.kinds import Kind, Kinds
 from headstart.table.labels import LabelledSource, describe_columns, needs_labels, resolve_labels
 from headstart.table.metadata import MetadataSchema, align, check_finite, describe_unused, read_metadata
 from headstart.table.names import NameNumbering, Names, as_name, sorted_names
-from headstart.table.sharding import is_sharded, local_source, shard_rows
+from headstart.table.shards import is_sharded, local_source, shard_rows
 from headstart.table.sources import Source, TextFormat, is_text_file, open_metadata, open_source
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights, times_of
+from headstart.table.vector_columns import TextColumn
 from headstart.table.words import Words
 
 DUPLICATES = ("error", "last", "mean", "sum")

@@ -32,7 +32,7 @@ from narwhals.exceptions import NarwhalsError
 
 from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names, option_name
 from headstart.table.columns import category
-from headstart.table.missing import NO_CODES, MissingCodes, as_missing
+from headstart.table.missing_values import NO_CODES, MissingCodes, as_missing
 from headstart.table.names import as_name
 
 __all__ = ["Source", "TextFormat", "is_text_file", "open_source"]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headstart.errors import InputError, join_names
-from headstart.table.missing import NO_CODES
+from headstart.table.missing_values import NO_CODES
 from headstart.table.sources import FrameSource, Source, is_number
 
 _READERS = {".sav": "read_sav", ".zsav": "read_sav", ".dta": "read_dta", ".sas7bdat": "read_sas7bdat"}

@@ -32,10 +32,10 @@ from headstart.table.kind_inference import KindsLike
 from headstart.table.kinds import Kind, Kinds, feature_kinds, group_columns, require_representable
 from headstart.table.matrices import is_matrix, matrix_source
 from headstart.table.metadata import MetadataSchema
-from headstart.table.missing import MissingCodes, MissingLike
+from headstart.table.missing_values import MissingCodes, MissingLike
 from headstart.table.names import Names
 from headstart.table.reading import Columns, Form, assemble, sort_observations
-from headstart.table.sharding import global_count, global_sum, is_sharded
+from headstart.table.shards import global_count, global_sum, is_sharded
 from headstart.table.sources import TextFormat
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights

@@ -39,10 +39,12 @@ from headstart.training.comparison import (
     Verdict,
     beats,
     concatenate_outcomes,
+    concatenate_row_outcomes,
+    draw_rows,
     predict_held_out,
+    predict_held_out_rows,
 )
 from headstart.training.episodes import disjoint_tasks
-from headstart.training.held_out_rows import concatenate_row_outcomes, draw_rows, predict_held_out_rows
 from headstart.training.level_strength import fit_level_strength
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.recipe import (
@@ -267,7 +269,7 @@ class Judge:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table.
 
         The closed form gets a mean head that is shrunk towards the direction of row means
-        (``adapters.mean_head``) if this makes it better by ``_SHRINKAGE_MARGIN`` standard errors, and the
+        (``mean_head_change``) if this makes it better by ``_SHRINKAGE_MARGIN`` standard errors, and the
         chosen candidate a local part if ``fit_local_strengths`` finds strengths for it.
         """
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
