@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from headstart.evaluate.metrics import METRICS
-from headstart.evaluate.plots import Panel, plot_panels
+from headstart.evaluate.plots import Panel, Style, plot_panels
 from headstart.evaluate.results import Curve, Results, Run, TextTable, metric_table
 from headstart.experiments.presets import EPOCHS, EXPERIMENTS, MAML_EPOCHS, NEIGHBOURS
 from headstart.experiments.reproduce import PAPER_RATIOS, best_method, main_metric, versions
@@ -43,18 +43,41 @@ STUDIES = {
 DEFAULT, CHN = "headstart", "chn"
 TEXTS, SUBJECTS = "headstart, texts and subjects", "headstart, subjects"
 SMALLER = "maml-smaller-steps"  # the preset of benchmarks/maml-smaller-steps.toml
+EARLIER = "headstart (earlier)"
 PEERS = (
     "headstart",
-    "headstart (earlier)",
+    EARLIER,
     "vbmf",
     "als",
     "item-knn",
+    "ease",
     "biases",
+    "irt",
     "implicit-als",
     "lightfm",
     "lightgbm",
+    "dropoutnet",
+    "iterative-imputer",
+    "mice-like",
     "myfm",
 )
+_DASHED = (4, 1.2)  # of libraries, networks and trees
+PEER_STYLES = {
+    "vbmf": Style("#0072B2", "s", ()),
+    "als": Style("#56B4E9", "o", ()),
+    "item-knn": Style("#009E73", "v", ()),
+    "ease": Style("#7FA000", "P", ()),
+    "biases": Style("#7F7F7F", "^", ()),
+    "irt": Style("#A6761D", "D", ()),
+    "implicit-als": Style("#E69F00", "o", _DASHED),
+    "lightfm": Style("#CC79A7", "P", _DASHED),
+    "lightgbm": Style("#882255", "X", _DASHED),
+    "dropoutnet": Style("#6A3D9A", "D", _DASHED),
+    "iterative-imputer": Style("#B2182B", "<", _DASHED),
+    "mice-like": Style("#B2182B", ">", (1.2, 1.2)),
+}
+_SHOT_COLOURS = ("#B8B8B8", "#9ECAE1", "#6BAED6", "#3182BD", "#08519C", "#08224F")  # from few to many
+_SHOT_MARKERS = ("o", "s", "v", "P", "^", "D")
 
 
 # -- the files ----------------------------------------------------------------------------------------
@@ -110,7 +133,10 @@ def _collect_peers(out: Path, results: Path) -> list[Path]:
             lines += [_line(int(part), run) for run in times.values()]
         fit = {"method": record["method"], "shots": 0, "metric": "fit_seconds", "features": 0, "targets": 0}
         lines.append(_line(32, {**fit, "value": record["fit_seconds"]}))
-        files.append(_merge(results / "peers" / record["set"] / path.with_suffix(".csv").name, lines))
+        folder = results / "peers" / record["set"]
+        files.append(_merge(folder / path.with_suffix(".csv").name, lines))
+        used = read_json(folder / "settings.json") if (folder / "settings.json").exists() else {}
+        write_json(folder / "settings.json", {**used, record["method"]: record["settings"]})
     return files
 
 
@@ -201,30 +227,38 @@ def _label(method: str, splits: int, most: int) -> str:
     return method if splits == most else f"{method} ({splits} split{'s' * (splits != 1)})"
 
 
-def lead_table(results: Results, metric: str, of: str, over: Sequence[str], **options: Any) -> str:
+def lead_table(
+    results: Results, metric: str, of: str, over: Sequence[str], digits: int = 3, **options: Any
+) -> str:
     """Return by how much a method is better than others: mean ± 1σ of the differences within splits.
 
     Bold: better in every split; italic: worse in every split.
     """
     chosen = select(results, (of, *over), **options)
     values, shots = values_of(chosen, metric), chosen.shots
-    sign = 1 if METRICS[metric].better == "lower" else -1
     cells = {}
     for method in over:
         texts, counted = [], 0
         for k in shots:
-            mine, other = values.get((of, k), {}), values.get((method, k), {})
-            leads = np.array([sign * (other[split] - mine[split]) for split in sorted(mine.keys() & other)])
+            leads = _leads(values, metric, of, method, k)
             counted = max(counted, len(leads))
-            texts.append(_lead_text(leads))
+            texts.append(_lead_text(leads, digits))
         cells[_label(method, counted, chosen.splits)] = texts
     return TextTable("", shots, cells, {}, corner=f"{of} ahead of").to_markdown()
 
 
-def _lead_text(leads: np.ndarray[Any, Any]) -> str:
+def _leads(values: Values, metric: str, of: str, over: str, shots: int) -> np.ndarray[Any, Any]:
+    """Return by how much a method is better than another in each split that both have."""
+    mine, other = values.get((of, shots), {}), values.get((over, shots), {})
+    sign = 1 if METRICS[metric].better == "lower" else -1
+    return np.array([sign * (other[split] - mine[split]) for split in sorted(mine.keys() & other)])
+
+
+def _lead_text(leads: np.ndarray[Any, Any], digits: int = 3) -> str:
     if len(leads) == 0:
         return ""
-    text = f"{leads.mean():+.3f}" + (f" ± {leads.std(ddof=1):.3f}" if len(leads) > 1 else "")
+    text = f"{leads.mean():+.{digits}f}"
+    text += f" ± {leads.std(ddof=1):.{digits}f}" if len(leads) > 1 else ""
     mark = "" if len(leads) == 1 else "**" if (leads > 0).all() else "*" if (leads < 0).all() else ""
     return f"{mark}{text}{mark}"
 
@@ -275,26 +309,34 @@ def data_table(results: Path, group: str = "paper") -> str:
 
 
 def peer_table(results: Path, study: str, metric: str, part: int) -> str:
-    """Return the scores of the present default beside those of the other methods, to four digits."""
+    """Return the means of the default and of the other methods to four digits, and its lead over the best.
+
+    The lead is a mean ± 1σ of the differences within splits, with the marks of ``lead_table``.
+    """
     means, splits = peer_means(results, study, metric, part)
+    values = values_of(load(results / "peers" / study, part), metric)
     shots = sorted({k for _, k in means})
-    methods = [method for method in PEERS if (method, shots[0]) in means]
+    methods = [method for method in PEERS if method in splits]
     full = [method for method in methods if splits[method] == max(splits.values())]
-    best = {k: full[METRICS[metric].best(np.array([means[m, k] for m in full]))] for k in shots}
+    best: dict[int, str] = {}
+    leads: list[str] = []
+    for k in shots:
+        here = [method for method in full if (method, k) in means]
+        best[k] = _best(means, metric, here, k)
+        rival = _best(means, metric, [method for method in here if not method.startswith(DEFAULT)], k)
+        within = _leads(values, metric, DEFAULT, rival, k)
+        sign = 1 if METRICS[metric].better == "lower" else -1
+        of_means = np.array([sign * (means[rival, k] - means[DEFAULT, k])])
+        leads.append(f"{_lead_text(within if len(within) else of_means, 4)} {rival}")
     cells: dict[str, list[str]] = {}
     for method in methods:
-        name = _label(method, splits[method], max(splits.values()))
-        cells[name] = [f"{means[method, k]:.4f}" for k in shots]
-    if DEFAULT in full:
-        cells["lead over the best"] = [_best_lead(means, full, metric, k) for k in shots]
-    return TextTable("", shots, cells, best).to_markdown()
+        texts = [f"{means[method, k]:.4f}" if (method, k) in means else "" for k in shots]
+        cells[_label(method, splits[method], max(splits.values()))] = texts
+    return TextTable("", shots, {**cells, f"{DEFAULT} ahead of the best": leads}, best).to_markdown()
 
 
-def _best_lead(means: dict[tuple[str, int], float], methods: Sequence[str], metric: str, shots: int) -> str:
-    others = [method for method in methods if not method.startswith(DEFAULT)]
-    best = others[METRICS[metric].best(np.array([means[m, shots] for m in others]))]
-    sign = 1 if METRICS[metric].better == "lower" else -1
-    return f"{sign * (means[best, shots] - means[DEFAULT, shots]):+.4f} {best}"
+def _best(means: dict[tuple[str, int], float], metric: str, methods: Sequence[str], shots: int) -> str:
+    return methods[METRICS[metric].best(np.array([means[method, shots] for method in methods]))]
 
 
 def peer_means(
@@ -314,6 +356,31 @@ def peer_means(
         means[method, shots] = float(np.mean(list(by_split.values())))
         splits[method] = len(by_split)
     return means, splits
+
+
+def peer_lead_table(results: Path, study: str, metric: str, part: int) -> str:
+    """Return the lead of the default over each of the other methods, mean ± 1σ over splits."""
+    runs = load(results / "peers" / study, part)
+    over = [method for method in PEERS if method in runs.methods and method != DEFAULT]
+    return lead_table(runs, metric, DEFAULT, over, digits=4)
+
+
+def peer_times(results: Path, sets: Sequence[str]) -> str:
+    """Return seconds to fit and milliseconds per new feature with 128 observations, means over splits."""
+    lines = [
+        "| | " + " | ".join(f"{STUDIES[name]}: fit, s | ms per feature" for name in sets) + " |",
+        "|---|" + "---:|---:|" * len(sets),
+    ]
+    times: dict[str, list[str]] = {}
+    for name in sets:
+        fit = values_of(load(results / "peers" / name, 32), "fit_seconds")
+        adapt = values_of(load(results / "peers" / name, 128), "ms")
+        for method in PEERS:
+            found = [fit.get((method, 0)), adapt.get((method, 128))]
+            texts = ["" if by_split is None else f"{np.mean([*by_split.values()]):.3g}" for by_split in found]
+            times.setdefault(method, []).extend(texts)
+    lines += [f"| {method} | " + " | ".join(texts) + " |" for method, texts in times.items() if any(texts)]
+    return "\n".join(lines)
 
 
 # -- the page -----------------------------------------------------------------------------------------
@@ -350,12 +417,13 @@ class Page:
                 tables |= self._default_tables(study, metric)
         if "elearning" in self.studies:
             tables |= self._elearning_tables(self.studies["elearning"])
-        for study in STUDIES:
+        for study in (*STUDIES, "elearning-text"):
             metric = main_metric(load(self.folder / "peers" / study))
             for scored, part in ((metric, 32), (f"{metric}_per_feature", 32), (metric, 128)):
-                tables[f"peers {study} {scored} {part}"] = partial(
-                    peer_table, self.folder, study, scored, part
-                )
+                name = f"peers {study} {scored} {part}"
+                tables[name] = partial(peer_table, self.folder, study, scored, part)
+                tables[f"{name} lead"] = partial(peer_lead_table, self.folder, study, scored, part)
+        tables["peers times"] = partial(peer_times, self.folder, tuple(STUDIES))
         if (self.folder / "peers" / "elearning-text").is_dir():
             tables |= self._text_tables()
         tables["suggesting"] = self._suggesting_table
@@ -469,14 +537,18 @@ class Page:
             # Bands of one colour would cover each other: the tables have the spread.
             panels = [_without_bands(self._panel(study, methods)) for study in STUDIES]
             pictures[name] = plot_panels([panel for panel in panels if panel.curves], columns=1)
-        pictures["finetuning"] = plot_panels(self._epoch_panels(), columns=1)
+        panels = self._epoch_panels()
+        looks = zip(panels[0].curves, _SHOT_COLOURS, _SHOT_MARKERS, strict=True)
+        shots = {name: Style(colour, marker, ()) for name, colour, marker in looks}
+        pictures["finetuning"] = plot_panels(panels, columns=1, styles=shots)
         for study, title in STUDIES.items():
             metric = main_metric(load(self.folder / "peers" / study))
             means, splits = peer_means(self.folder, study, metric, 128)
-            methods = [m for m in PEERS if splits.get(m) == max(splits.values())]
-            curves = {m: _mean_curve(means, m) for m in methods}
+            methods = [m for m in PEERS if splits.get(m) == max(splits.values()) and m != EARLIER]
+            # The best is drawn last, on top. Bands of this many curves would cover each other.
+            curves = {m: _mean_curve(means, m) for m in reversed(methods)}
             pictures[f"peers-{study}"] = plot_panels(
-                [Panel(curves, METRICS[metric], f"{title}, targets after 128")]
+                [Panel(curves, METRICS[metric], f"{title}, targets after 128")], styles=PEER_STYLES
             )
         pictures["suggesting"] = plot_panels(
             [

@@ -65,9 +65,9 @@ class Runs:
             return
         peer = self._tuned(name, method)
         problem = self.problem(name, split)
-        start = time.perf_counter()
+        start = time.process_time()
         peer.fit(problem)
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         main = "auroc" if problem.kind == "binary" else "rmse"
         parts: dict[str, list[dict[str, Any]]] = {}
         for outcome in trial(peer, problem):
@@ -98,9 +98,9 @@ class Runs:
         path = self._folder(name, method) / "settings.json"
         if not path.exists():
             say(f"{name} {method}: tuning on known features")
-            start = time.perf_counter()
+            start = time.process_time()
             tuned = tune(peer, self.problem(name, 0), say)
-            _write(path, {"settings": tuned.settings, "seconds": round(time.perf_counter() - start, 1)})
+            _write(path, {"settings": tuned.settings, "seconds": round(time.process_time() - start, 1)})
         return type(peer)(**json.loads(path.read_text(encoding="utf-8"))["settings"])
 
     def _folder(self, name: str, method: str) -> Path:
@@ -117,7 +117,7 @@ def check_libraries(methods: list[str]) -> None:
         library = METHODS[method]().library
         if library is not None and importlib.util.find_spec(library) is None:
             raise InputError(
-                f"method {method!r} needs the library {library!r}: pip install -c constraints.txt "
+                f"method {method!r} needs the library {library!r}: pip install "
                 "-r benchmarks/peers/requirements.txt, or leave the method out with --methods"
             )
 

@@ -31,9 +31,9 @@ def trial(peer: Peer, problem: Problem, shots: tuple[int, ...] | None = None) ->
         if k not in problem.shots:
             continue
         context = problem.context(k)
-        start = time.perf_counter()
+        start = time.process_time()
         adapted = peer.adapt(context)
-        taken = (time.perf_counter() - start) * 1000 / int(context.tested.sum())
+        taken = (time.process_time() - start) * 1000 / int(context.tested.sum())
         here = [part for part in parts if part >= k]
         # The targets of the larger part are among those of the smaller, so each cell is predicted once.
         cells = problem.targets(here[0])

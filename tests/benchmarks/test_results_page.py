@@ -51,6 +51,24 @@ def test_every_number_of_the_files_is_there_once():
     assert sum(path.stat().st_size for path in RESULTS.rglob("*")) < 5e6
 
 
+def test_the_files_of_a_study_are_the_splits_that_it_describes():
+    studies = sorted(RESULTS.glob("*/*/study.json"))
+    assert len(studies) > 4
+    for path in studies:
+        described = {f"split-{split}.csv" for split in json.loads(path.read_text())["splits"]}
+        assert {file.name for file in path.parent.glob("split-*.csv")} == described, path
+
+
+def test_all_methods_of_a_set_are_scored_on_the_same_targets():
+    for path in sorted(RESULTS.glob("peers/*/split-*.csv")):
+        sizes: dict[tuple[str, ...], set[tuple[str, str]]] = {}
+        for line in results_page.read_lines(path):
+            if line["metric"] not in ("ms", "fit_seconds"):
+                key = (line["part"], line["shots"], line["metric"])
+                sizes.setdefault(key, set()).add((line["features"], line["targets"]))
+        assert all(len(found) == 1 for found in sizes.values()), path
+
+
 @pytest.mark.parametrize("study", STUDIES)
 def test_the_default_and_the_paper_are_scored_on_the_same_targets(page, study):
     def targets(results, method):

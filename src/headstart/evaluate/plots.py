@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,7 @@ class Style:
         return {
             "color": self.colour,
             "marker": self.marker,
-            "markersize": 5,
+            "markersize": 9 if self.marker == "*" else 5,  # a star has little area
             "markeredgecolor": theme.paper,
             "markeredgewidth": 0.4,
             "linewidth": 1.6,
@@ -192,10 +192,17 @@ def _panel(results: Results, name: str, test: Test) -> Panel:
     return Panel(results.curves(name, test), METRICS.get(name, Metric(name, "lower")), title, axis)
 
 
-def plot_panels(panels: Sequence[Panel], *, dark: bool = False, columns: int | None = None) -> bytes:
+def plot_panels(
+    panels: Sequence[Panel],
+    *,
+    dark: bool = False,
+    columns: int | None = None,
+    styles: Mapping[str, Style] | None = None,
+) -> bytes:
     """Draw panels and return a PNG; a method has the same style in all of them.
 
-    The panels are side by side, or in lines of ``columns`` panels.
+    The panels are side by side, or in lines of ``columns`` panels. ``styles`` has the styles of methods that
+    have none of their own in this module.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -210,10 +217,10 @@ def plot_panels(panels: Sequence[Panel], *, dark: bool = False, columns: int | N
     size = (7.6 * columns, height * lines)
     figure = Figure(figsize=size, dpi=150, facecolor=theme.paper, layout="constrained")
     FigureCanvasAgg(figure)
-    styles = styles_of(names, theme)
+    chosen = {**styles_of(names, theme), **(styles or {})}
     for number, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(lines, columns, number, facecolor=theme.paper)
-        _draw(axes, panel, styles, theme, height)
+        _draw(axes, panel, chosen, theme, height)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor=theme.paper, metadata={"Software": None})
     return buffer.getvalue()
