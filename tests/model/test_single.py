@@ -157,7 +157,10 @@ def test_layers_are_an_array() -> None:
         plain = plain.copy()
         plain[places], layered = values, layered.put(places, values)
         if turn % 100 == 50:
+            held.append((layered.extend(np.array([5])), np.append(plain, [5])))  # another extension of it
             plain, layered = np.append(plain, [7, 8]), layered.extend(np.array([7, 8]))
+            plain = np.append(plain, [0, 0, 9])
+            layered = layered.put_or_extend(np.array([len(plain) - 1]), np.array([9]), 0)
         some = random.integers(0, len(plain), 9)
         np.testing.assert_array_equal(layered.take(some), plain[some])
     for before, expected in held[::17]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -220,8 +221,8 @@ class CHNBayes(ClosedFormAdapter):
         partner, shared = self._active_partner, self._shared
         if partner is None:
             return super()._condition_sums(features, sums, total)
-        of_partner = sums._replace(linear=sums.linear[..., shared])
-        closed_form = partner._condition_sums(features, of_partner, total[..., shared, :][..., shared])
+        of_partner = sums._replace(linear=sums.linear.take(shared, -1))
+        closed_form = partner._condition_sums(features, of_partner, total.take(shared, -2).take(shared, -1))
         if not self.shares.numpy().any():  # the blend is the closed form alone
             return pad_heads(closed_form, self.prior.size - 1)
         heads = super()._condition_sums(features, sums, total)
@@ -243,10 +244,10 @@ class CHNBayes(ClosedFormAdapter):
         """Return the weight of the hypernetwork's heads after ``shots`` (…) in numpy, as ``share`` does."""
         return interpolate_at_shots(VALIDATION_SHOTS, self.shares.numpy(), shots)
 
-    @property
-    def _shared(self) -> list[int]:
-        """The parameters that heads have in common with those of the closed form."""
-        return [*range(self.prior.size - 1 - self.prior.learned), self.prior.size - 1]
+    @cached_property
+    def _shared(self) -> NDArray[np.int64]:
+        """The positions of the parameters that heads have in common with those of the closed form."""
+        return np.append(np.arange(self.prior.size - 1 - self.prior.learned), self.prior.size - 1)
 
     # -- the blend --------------------------------------------------------------------------------
 
@@ -270,7 +271,7 @@ class CHNBayes(ClosedFormAdapter):
             return covariances, shares
         narrow, others = partner.prior_covariances(shots)
         padded = covariances.new_zeros(len(narrow), self.prior.size, self.prior.size)
-        shared = torch.tensor(self._shared)
+        shared = torch.from_numpy(self._shared)
         padded[:, shared[:, None], shared] = narrow
         return torch.cat([covariances, padded]), torch.cat([share * shares, (1 - share) * others], dim=1)
 
@@ -294,7 +295,7 @@ class CHNBayes(ClosedFormAdapter):
     @property
     def _active_partner(self) -> BayesHead | None:
         """The closed form if it has a weight in the blend; None in training."""
-        if self.partner is None or self.training or not bool((self.shares < 1).any()):
+        if self.partner is None or self.training or min(self.shares.tolist()) >= 1:
             return None
         return self.partner
 

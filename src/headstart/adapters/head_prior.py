@@ -318,6 +318,8 @@ class HeadPrior(nn.Module):
         # The columns with spline terms.
         self.numeric = Description.of(metadata[:0], knowledge.widths).numeric_columns()
         self.kernel = MetadataKernel(metadata, knowledge.widths)
+        # The last arguments of ``describe`` in numpy, and its result.
+        self._last_description: tuple[Array, Array, Array] | None = None
         columns = self.describe(metadata[:0], knowledge.kinds[:0]).shape[1]
         # Not meta-trained: the prior mean of a known feature would no longer be a leave-one-out prediction.
         self.base: Tensor
@@ -435,13 +437,18 @@ class HeadPrior(nn.Module):
         feature or a stack of features.
         """
         if isinstance(metadata, np.ndarray):
+            last = self._last_description  # the parts of one head are computed from the same description
+            if last is not None and last[0] is metadata and np.array_equal(last[1], kinds):
+                return last[2]
             lead: tuple[int, ...] = metadata.shape[:-1]
             splines = spline_terms(metadata[..., self.numeric.numpy()]).reshape(*lead, -1)
             parts: list[Array] = [add_cubic_terms(metadata, self.nonlinear.numpy()), splines]
             if self.encodes_kind:
                 parts.append(np.arange(self.types) == kinds[..., None])
             parts.append(self.kernel.similarities(metadata))
-            return np.concatenate([*parts, np.ones((*lead, 1))], -1, dtype=metadata.dtype)
+            described = np.concatenate([*parts, np.ones((*lead, 1))], -1, dtype=metadata.dtype)
+            self._last_description = metadata, kinds, described
+            return described
         splines = spline_terms(metadata[:, self.numeric]).flatten(1)
         columns: list[Tensor] = [add_cubic_terms(metadata, self.nonlinear), splines]
         if self.encodes_kind:

@@ -617,8 +617,10 @@ class FeatureStore(Mapping[str, Feature]):
         if self._base_categories is None or self._base_categories[0] is not self._base:
             self._base_categories = (self._base, _group_columns(self._base, {}))
         groups = self._base_categories[1]
-        added = {name: entry for name, entry in self._recent.items() if name not in self._base}
-        return _group_columns(added, groups) if added else groups
+        columns = {
+            name: entry for name, entry in self._recent.items() if "=" in name and name not in self._base
+        }
+        return _group_columns(columns, groups) if columns else groups
 
     @property
     def feature_names(self) -> list[str]:
@@ -672,18 +674,15 @@ class FeatureStore(Mapping[str, Feature]):
     def _enter(self, entries: Sequence[Entry]) -> FeatureStore:
         """Add or replace entries in place, and return the store; only for a copy that is not yet in use."""
         numbers = np.array([entry.number for entry in entries], dtype=np.int64)
-        more = max((entry.number + 1 - len(self._slots) for entry in entries), default=0)
-        if more > 0:
-            self._slots = self._slots.extend(np.full((more, 2), -1))
-            self._scales = self._scales.extend(np.zeros(more, SCALE))
-        self._slots = self._slots.put(numbers, np.array([entry.slots for entry in entries]).reshape(-1, 2))
+        slots = np.array([entry.slots for entry in entries]).reshape(-1, 2)
+        self._slots = self._slots.put_or_extend(numbers, slots, -1)
         olds = (self._entry(entry.feature.name) for entry in entries)
         same = (
             old is not None and old.scale == entry.scale for old, entry in zip(olds, entries, strict=True)
         )
         if not all(same):  # most changes keep them
             scales = np.array([entry.scale for entry in entries], dtype=SCALE)
-            self._scales = self._scales.put(numbers, scales)
+            self._scales = self._scales.put_or_extend(numbers, scales, 0)
         self._recent = {**self._recent, **{entry.feature.name: entry for entry in entries}}
         if len(self._recent) ** 2 > len(self._base):
             since, old = self._base_since, self._base

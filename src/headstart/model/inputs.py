@@ -26,7 +26,14 @@ from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.censored_values import parse_limit
 from headstart.table.columns import is_missing
 from headstart.table.kind_inference import KindsLike
-from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, is_value, require_representable
+from headstart.table.kinds import (
+    KIND_NAMES,
+    LARGEST,
+    KindType,
+    is_type_of_values,
+    is_value,
+    require_representable,
+)
 from headstart.table.labels import LabelledSource, as_number
 from headstart.table.matrices import is_matrix
 from headstart.table.metadata import MetadataSchema
@@ -126,14 +133,15 @@ def require_mapping(mapping: object, what: str, example: str) -> Mapping[Any, An
 
 def unique_names(mapping: Mapping[Any, Any], what: str, of: str = "name") -> list[str]:
     """Return the keys as names of rows or features; refuse two keys with the same name, as 1 and "1"."""
-    names: dict[str, object] = {}
-    for key in mapping:
-        name = as_name(key, of)
-        if name in names:
-            both = f"{display_spelling(names[name])} and {display_spelling(key)}"
-            raise InputError(f"{what}: {name!r} is given twice, as {both}; keep one")
-        names[name] = key
-    return list(names)
+    names = [as_name(key, of) for key in mapping]
+    if len({*names}) < len(names):
+        keys: dict[str, object] = {}
+        for name, key in zip(names, mapping, strict=True):
+            if name in keys:
+                both = f"{display_spelling(keys[name])} and {display_spelling(key)}"
+                raise InputError(f"{what}: {name!r} is given twice, as {both}; keep one")
+            keys[name] = key
+    return names
 
 
 def as_list(names: Any) -> list[Any]:
@@ -279,17 +287,19 @@ def split_observations(observations: object, what: str) -> tuple[list[str], NDAr
     """Split the observations of one row or feature into names and finite values."""
     by_name = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'u17': 5}")
     names = unique_names(by_name, what)
-    for name, value in zip(names, by_name.values(), strict=True):
-        if not is_value(value):
-            raise InputError(
-                f"{what}: the value at {name!r} must be a number; got {value!r}{_advise_on(value)}"
-            )
-        if isinstance(value, int | np.integer):
-            _require_digits(value, f"{what}, at {name!r}")
+    if not all(map(is_type_of_values, {*map(type, by_name.values())})):
+        name, value = next(
+            (name, value) for name, value in zip(names, by_name.values(), strict=True) if not is_value(value)
+        )
+        raise InputError(f"{what}: the value at {name!r} must be a number; got {value!r}{_advise_on(value)}")
     try:
         values = np.array(list(by_name.values()), dtype=np.float64)
     except OverflowError:
         raise InputError(f"{what}: a value is too large to be a number here") from None
+    if np.abs(values).max(initial=0.0) >= _MOST_EXACT:
+        for name, value in zip(names, by_name.values(), strict=True):
+            if isinstance(value, int | np.integer):
+                _require_digits(value, f"{what}, at {name!r}")
     if not np.isfinite(values).all():
         first = int(np.flatnonzero(~np.isfinite(values))[0])
         raise InputError(
@@ -298,9 +308,12 @@ def split_observations(observations: object, what: str) -> tuple[list[str], NDAr
     return names, values
 
 
+_MOST_EXACT = 2**53  # the whole numbers up to it are exact as float64
+
+
 def _require_digits(value: int | np.integer, what: str) -> None:
     """Raise an error if a whole number loses digits as float64; one that is too large is refused later."""
-    if -(2**53) <= value <= 2**53:
+    if -_MOST_EXACT <= value <= _MOST_EXACT:
         return
     try:
         exact = int(float(value)) == int(value)
@@ -352,7 +365,8 @@ def check_context(
         answers = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'u17': 5}")
         observations = {row: label_value(kind, value, what) for row, value in answers.items()}
     names, values = split_observations(observations, what)
-    values = _check_values(values, names, Kinds([kind] * len(names)), what, advice)
+    which = np.zeros(len(names), dtype=np.int64)
+    values = _check_values(values, names, Kinds([kind]), which, what, advice)
     try:
         positions = rows.positions(names)
     except UnknownNameError as error:
@@ -366,16 +380,21 @@ def check_context(
 
 
 def _check_values(
-    values: NDArray[np.float64], names: list[str], kinds: Kinds, what: str, advice: str = ""
+    values: NDArray[np.float64],
+    names: list[str],
+    kinds: Kinds,
+    which: NDArray[np.int64],
+    what: str,
+    advice: str = "",
 ) -> NDArray[np.float64]:
-    """Return values as numbers; refuse impossible ones. Value i has the name and the kind i."""
-    which = np.arange(len(values))
+    """Return values as numbers; refuse impossible ones. Value i has the name i and the kind ``which[i]``."""
     impossible = kinds.impossible(values, which)
     if impossible.any():
         first = int(np.flatnonzero(impossible)[0])
+        kind = kinds[which[first]]
         raise InputError(
-            f"{what}: the value {values[first]:g} at {names[first]!r} is not {kinds[first].allowed} "
-            f"(kind {kinds[first]}){advice}{_if_missing(values[first])}"
+            f"{what}: the value {values[first]:g} at {names[first]!r} is not {kind.allowed} "
+            f"(kind {kind}){advice}{_if_missing(values[first])}"
         )
     numbers: NDArray[np.float64] = kinds.numbers(values, which)
     scaled = kinds.scale_numbers(numbers, which)
@@ -530,7 +549,8 @@ def check_rows(model: ModelState, rows: Mapping[Any, object]) -> tuple[Observati
         what = f"row {row!r}"
         names, values = split_observations(answers_of(model, row, observations), what)
         features = [model.feature_store[name] for name in names]
-        values = _check_values(values, names, Kinds([feature.kind for feature in features]), what)
+        kinds = Kinds([feature.kind for feature in features])
+        values = _check_values(values, names, kinds, np.arange(len(values)), what)
         feature_numbers = np.array([model.feature_store.number(name) for name in names], dtype=np.int64)
         order = np.argsort(feature_numbers)
         checked.append(ObservationList(feature_numbers[order], values[order]))

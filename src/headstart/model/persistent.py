@@ -30,11 +30,17 @@ def copy_with(item: Item, **changes: Any) -> Item:
     return after
 
 
+_RESERVING = threading.Lock()  # shared by all arrays and arenas, because one with a lock cannot be copied
+
+_ROOM_SHARE = 8  # an array that is extended gets room for an eighth of its entries
+
+
 class PersistentArray:
     """An immutable array; methods that change it return another one that shares unchanged entries.
 
     Changes are stored beside a base array. The base is copied only when the number of changes exceeds the
-    square root of its length, so the average cost of a change grows with this root.
+    square root of its length, so the average cost of a change grows with this root. There is room after the
+    base, in which the first array that is extended writes its further entries.
 
     >>> one = PersistentArray(np.zeros(5))
     >>> other = one.put(np.array([3]), np.array([7.0]))
@@ -44,6 +50,7 @@ class PersistentArray:
 
     def __init__(self, base: NDArray[Any]) -> None:
         self._base = base
+        self._room: tuple[NDArray[Any], list[int]] | None = None  # the base with room, and its entries in use
         self._positions = np.zeros(0, np.int64)  # ascending
         self._values = base[:0]
 
@@ -91,14 +98,40 @@ class PersistentArray:
         after._values = np.concatenate([self._values[others], values])[order]
         return after
 
+    def put_or_extend(
+        self, positions: NDArray[np.int64], values: NDArray[Any], missing: float
+    ) -> PersistentArray:
+        """Return an array with ``values`` at ``positions``, which may be beyond its end.
+
+        Entries between the end and the positions are ``missing``.
+        """
+        count = len(self)
+        if len(positions) and np.array_equal(positions, np.arange(count, count + len(positions))):
+            return self.extend(values)
+        more = int(positions.max(initial=-1)) + 1 - count
+        after = self.extend(np.full((max(0, more), *values.shape[1:]), missing, values.dtype))
+        return after.put(positions, values)
+
     def extend(self, more: NDArray[Any]) -> PersistentArray:
         """Return the array with ``more`` entries appended."""
-        return PersistentArray(np.concatenate([self.whole(), more])) if len(more) else self
+        if not len(more):
+            return self
+        start, end = len(self), len(self) + len(more)
+        with _RESERVING:
+            if self._room is None or self._room[1][0] != start or end > len(self._room[0]):
+                after = PersistentArray(self.whole())
+                room = np.empty((end + start // _ROOM_SHARE, *self._base.shape[1:]), self._base.dtype)
+                room[:start] = after._base
+                after._room = room, [end]
+            else:
+                after, room = copy_with(self), self._room[0]
+                self._room[1][0] = end
+        room[start:end] = more
+        after._base = room[:end]
+        return after
 
 
 Items = TypeVar("Items", Heads, RowStates)
-
-_RESERVING = threading.Lock()  # shared by all arenas, because an arena with a lock could not be copied
 
 
 class Arena(Generic[Items]):

@@ -68,8 +68,13 @@ def is_value(value: object) -> bool:
     >>> is_value(3), is_value(np.float32(2.5)), is_value(np.timedelta64(3, "D")), is_value("3")
     (True, True, False, False)
     """
+    return is_type_of_values(type(value))
+
+
+def is_type_of_values(type_: type) -> bool:
+    """Return whether objects of a type are values: see ``is_value``."""
     numbers = (bool, int, float, np.bool_, np.integer, np.floating)
-    return isinstance(value, numbers) and not isinstance(value, np.timedelta64)
+    return issubclass(type_, numbers) and not issubclass(type_, np.timedelta64)
 
 
 class KindType(IntEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -341,8 +342,22 @@ class MetadataSchema(Config):
             cells = (record.get(column.name) for record in records)
             values = [None if is_missing(value) else value for value in cells]
             encoder = (encoders or {}).get(column.name)
-            parts.append(column.encode_values(values, encoder, Reporter(quiet=True)))
+            if encoder is None and all(value is None for value in values):
+                parts.append(np.repeat(self._encode_missing(column), len(values), axis=0))
+            else:
+                parts.append(column.encode_values(values, encoder, Reporter(quiet=True)))
         return _concatenate(parts, len(records))
+
+    def _encode_missing(self, column: Column) -> NDArray[np.float32]:
+        """Encode a missing value of a column without a user's encoder: (1, width); computed once."""
+        if column.name not in self._missing:
+            self._missing[column.name] = column.encode_values([None], None, Reporter(quiet=True))
+        return self._missing[column.name]
+
+    @cached_property
+    def _missing(self) -> dict[str, NDArray[np.float32]]:
+        """The encoded missing value of each column that was missing so far."""
+        return {}
 
     def describe_unusual(self, records: Sequence[Mapping[str, object]]) -> list[str]:
         """Return a message for each label, category or number in records that the schema does not know.

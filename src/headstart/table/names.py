@@ -33,7 +33,7 @@ def as_name(value: object, noun: str = "name") -> str:
     ('17', '17', 'u17', True)
     """
     if isinstance(value, str):
-        return _normalise(value, noun)
+        return value if value.isascii() and value.isalnum() else _normalise(value, noun)
     if isinstance(value, (bool, np.bool_)) or value is None:
         pass
     elif isinstance(value, (int, np.integer)) and not isinstance(value, np.timedelta64):
@@ -143,10 +143,14 @@ class Names(Sequence[str]):
     def positions(self, names: Iterable[object]) -> NDArray[np.int64]:
         """Return the positions of names: (n,). An unknown name raises ``UnknownNameError``."""
         # Most names are in their normal form already: looking them up first is faster than normalising.
-        index = self._index
-        requested = [
-            name if isinstance(name, str) and name in index else as_name(name, self.noun) for name in names
-        ]
+        index, names = self._index, list(names)
+        try:
+            return np.array([index[name] for name in names], dtype=np.int64)  # type: ignore[index]
+        except (KeyError, TypeError):
+            requested = [
+                name if isinstance(name, str) and name in index else as_name(name, self.noun)
+                for name in names
+            ]
         try:
             return np.array([index[name] for name in requested], dtype=np.int64)
         except KeyError:
