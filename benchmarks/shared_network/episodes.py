@@ -87,7 +87,7 @@ def arrays_of(trained: TrainedParts, table: Table, others: Any, held_out: Any) -
         observed = arrays[f"context_residual_{shots}"].astype(np.float64).reshape(len(enough), shots)
         rows = arrays[f"context_row_{shots}"].astype(np.int64).reshape(len(enough), shots)
         every = [
-            neighbours.evidence(metadata, kind, rows[line], observed[line], np.ones(shots))
+            neighbours.evidence(metadata, kind, residuals[rows[line]], observed[line], np.ones(shots))
             for line, (metadata, kind) in enumerate(
                 zip(context.metadata.numpy(), context.kinds.tolist(), strict=True)
             )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array, vstack
 from tests.oracles.neighbours import (
     inputs_of,
     posterior_of,
@@ -25,6 +26,7 @@ from headstart.core.neighbours import (
     LocalStrengths,
     LocalWeights,
     Neighbours,
+    weighted_sums,
 )
 from headstart.core.predictive import Predictive
 from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, Knowledge, RowStates
@@ -105,7 +107,8 @@ def test_chosen_weights_are_the_posterior_mean_under_the_shared_prior(
     weights = np.random.default_rng(2).uniform(0.1, 1, size=12) if weighted else np.ones(12)
     context = rows.tolist(), residuals.tolist(), weights.tolist()
     inputs = inputs_of(knowledge, METADATA, kind, *context)
-    evidence = neighbours.evidence(METADATA, kind, rows, residuals, weights)
+    observed = neighbours.residuals[rows]
+    evidence = neighbours.evidence(METADATA, kind, observed, residuals, weights)
     for j, of in enumerate(inputs):
         assert dict(zip(INPUTS, evidence.inputs[j].tolist(), strict=True)) == pytest.approx(of, abs=1e-5)
     usual, known = neighbours.usual_variance, residuals_of(knowledge)
@@ -113,7 +116,7 @@ def test_chosen_weights_are_the_posterior_mean_under_the_shared_prior(
     variances = [prior_variance_of(shared_layers(), list(of.values()), usual) for of in inputs]
     matrix = np.array([[known.get((row, j), 0.0) for j in range(FEATURES)] for row in rows.tolist()])
     slow = posterior_of(variances, matrix, *context[1:])
-    fast = neighbours.chosen_weights(METADATA, kind, rows, residuals, weights if weighted else None)
+    fast = neighbours.chosen_weights(METADATA, kind, observed, residuals, weights if weighted else None)
     assert fast.features.tolist() == np.flatnonzero(slow).tolist()
     assert fast.values == pytest.approx(slow[slow != 0], rel=1e-3, abs=1e-5)
 
@@ -141,28 +144,34 @@ def test_the_network_in_training_is_the_one_in_use() -> None:
     np.testing.assert_allclose(relative_variance(inputs, shared_layers()), trained, rtol=1e-9)
 
 
-def test_chosen_weights_ignore_the_order_and_rows_outside_the_table(knowledge: Knowledge) -> None:
+def test_chosen_weights_ignore_the_order_and_rows_without_residuals(knowledge: Knowledge) -> None:
     neighbours, (rows, residuals), kind = Neighbours(knowledge), context_of(9), int(knowledge.kinds[0])
-    weights = as_dict(neighbours.chosen_weights(METADATA, kind, rows, residuals))
+    observed, nothing = neighbours.residuals[rows], csr_array((1, FEATURES))
+    weights = as_dict(neighbours.chosen_weights(METADATA, kind, observed, residuals))
     order = np.random.default_rng(3).permutation(9)
-    again = neighbours.chosen_weights(METADATA, kind, rows[order], residuals[order])
+    again = neighbours.chosen_weights(METADATA, kind, observed[order], residuals[order])
     assert as_dict(again) == pytest.approx(weights)
-    more = neighbours.chosen_weights(METADATA, kind, np.append(rows, ROWS + 3), np.append(residuals, 2.0))
-    assert as_dict(more) == pytest.approx(weights)
-    assert neighbours.chosen_weights(METADATA, kind, np.array([ROWS]), np.ones(1)) == NO_WEIGHTS
-    assert neighbours.chosen_weights(METADATA, kind, rows[:0], residuals[:0]) == NO_WEIGHTS
+    more = vstack([observed, nothing], format="csr")
+    longer = neighbours.chosen_weights(METADATA, kind, more, np.append(residuals, 2.0), np.ones(10))
+    assert as_dict(longer) == pytest.approx(weights)
+    assert neighbours.chosen_weights(METADATA, kind, nothing, np.ones(1)) == NO_WEIGHTS
+    assert neighbours.chosen_weights(METADATA, kind, observed[:0], residuals[:0]) == NO_WEIGHTS
 
 
 def test_a_table_without_metadata_has_chosen_weights(knowledge: Knowledge) -> None:
     neighbours = Neighbours(replace(knowledge, metadata=torch.zeros(FEATURES, 0)))
-    assert len(neighbours.chosen_weights(METADATA[:0], int(knowledge.kinds[0]), *context_of(5)).features)
+    rows, residuals = context_of(5)
+    kind, observed = int(knowledge.kinds[0]), neighbours.residuals[rows]
+    assert len(neighbours.chosen_weights(METADATA[:0], kind, observed, residuals).features)
 
 
 def test_few_features_of_a_large_table_are_chosen() -> None:
     knowledge = knowledge_of(KindType.RATING, features=2 * CHOSEN)
     neighbours, (rows, residuals) = Neighbours(knowledge), context_of(20)
-    evidence = neighbours.evidence(METADATA, int(KindType.RATING), rows, residuals, np.ones(20))
+    arguments = METADATA, int(KindType.RATING), neighbours.residuals[rows], residuals, np.ones(20)
+    evidence = neighbours.evidence(*arguments)
     assert len(evidence.features) == CHOSEN
+    assert len(neighbours.evidence(*arguments, most=7).features) == 7
     log_gain = evidence.inputs[:, INPUTS.index("log gain")]
     assert log_gain.max() == pytest.approx(evidence.inputs[0, INPUTS.index("log largest gain")])
 
@@ -172,35 +181,35 @@ def test_outputs_are_sums_over_observed_neighbours_whatever_else_is_asked(knowle
     weights = [
         LocalWeights(np.sort(random.permutation(FEATURES)[:5]), random.normal(size=5)) for _ in range(7)
     ]
-    rows = np.array([3, -1, 8, ROWS, 0])
-    slow = residuals_of(knowledge)
+    rows = np.array([3, 1, 8, 3, 0])
+    slow, residuals = residuals_of(knowledge), neighbours.residuals[rows]
     expected = [
         [sum(slow.get((row, feature), 0.0) * a for feature, a in as_dict(each).items()) for each in weights]
         for row in rows
     ]
-    whole = neighbours.outputs(rows, neighbours.stack(weights))
+    whole = weighted_sums(residuals, neighbours.stack(weights))
     np.testing.assert_allclose(whole, expected, atol=1e-5)
-    for line, row in enumerate(rows):
+    for line in range(len(rows)):
         for column, each in enumerate(weights):
-            alone = neighbours.outputs(np.array([row]), neighbours.stack([each]))
+            alone = weighted_sums(residuals[[line]], neighbours.stack([each]))
             assert alone[0, 0] == whole[line, column]  # bit for bit
-    many = neighbours.outputs(np.tile(rows, 3), neighbours.stack(weights[:2]))
+    many = weighted_sums(neighbours.residuals[np.tile(rows, 3)], neighbours.stack(weights[:2]))
     assert np.array_equal(many[:5], whole[:, :2])
 
 
 def test_a_local_part_moves_the_predictions_of_its_features_only(knowledge: Knowledge) -> None:
     neighbours = Neighbours(knowledge)
     weights = neighbours.stack([LocalWeights(np.arange(FEATURES), np.full(FEATURES, 0.1))])
-    local = LocalPart(3, np.array([1]), weights, neighbours)
+    local = LocalPart(3, np.array([1]), weights)
     kinds = knowledge.kinds[:3]
     outputs = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
     predictive = Predictive(
         outputs, torch.full_like(outputs, 0.2), torch.tensor(0.3), kinds, knowledge.likelihood
     )
-    rows = torch.tensor([4, 9])
-    moved = local.shift(predictive, rows)
+    residuals = neighbours.residuals[[4, 9]]
+    moved = local.shift(predictive, residuals)
     assert torch.equal(moved.logits[:, [0, 2]], outputs[:, [0, 2]])
-    steps = neighbours.outputs(rows.numpy(), weights)[:, 0]
+    steps = weighted_sums(residuals, weights)[:, 0]
     change = (moved.mean - predictive.mean)[:, 1].numpy()
     if int(kinds[0]) == KindType.BINARY:  # along the tangent of the link
         slope = (predictive.mean * (1 - predictive.mean))[:, 1].numpy()
@@ -213,7 +222,7 @@ def test_a_local_part_moves_the_predictions_of_its_features_only(knowledge: Know
     assert taken.positions.tolist() == [1, 3]
     assert taken.size == 4
     cells = Cells.from_pairs(torch.tensor([1, 1, 2]), torch.tensor([4, 9, 4]), torch.zeros(3), 3, ROWS)
-    assert local.shifts_at(cells) == pytest.approx([*steps, 0.0])
+    assert local.shifts_at(cells, neighbours.residuals) == pytest.approx([*steps, 0.0])
 
 
 def test_weights_are_interpolated_between_numbers_of_shots(knowledge: Knowledge) -> None:
@@ -226,9 +235,9 @@ def test_weights_are_interpolated_between_numbers_of_shots(knowledge: Knowledge)
     cells = Cells.from_pairs(torch.zeros(4, dtype=torch.int64), rows, torch.zeros(4), 1, ROWS)
     residuals = torch.tensor([1.0, -1.0, 0.5, 2.0])
     batch = FeatureBatch(cells, metadata, knowledge.kinds[:1])
-    (weights,) = neighbours.weights_of(batch, residuals, strengths)
+    (weights,) = neighbours.weights_of(batch, residuals, neighbours.residuals, strengths)
     similar = as_dict(neighbours.similar_weights(metadata[0].numpy()))
-    context = rows.numpy(), residuals.double().numpy()
+    context = neighbours.residuals[rows.numpy()], residuals.double().numpy()
     chosen = as_dict(neighbours.chosen_weights(metadata[0].numpy(), int(batch.kinds[0]), *context))
     expected = {
         feature: 0.5 * similar.get(feature, 0.0) + 2.0 * chosen.get(feature, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from tests.states import state_of, with_state
 
 from headstart import Headstart, Table
-from headstart.core.neighbours import LocalStrengths
+from headstart.core.neighbours import LocalStrengths, weighted_sums
+from headstart.model.local import local_part, reference_residuals, row_residuals
 from headstart.model.prediction import predict_one_cell, predict_pairs
 
 ROWS, GROUPS, SIZE = 120, 15, 4
@@ -91,13 +93,67 @@ def test_without_groups_a_local_part_changes_little() -> None:
     assert error(model, targets) < 1.02 * error(with_state(model, local=None), targets)
 
 
-def test_known_features_and_rows_outside_the_table_have_no_local_part() -> None:
+def test_known_features_have_no_local_part() -> None:
     model, plain = fitted(), with_state(fitted(), local=None)
     known = [name for name in model.features if name not in NEW]
     assert np.array_equal(model.predict(features=known).mean, plain.predict(features=known).mean)
-    guest: dict[str, Any] = {"guest": {"q01": 5, "q02": 1}}
-    assert np.array_equal(model.predict(guest).mean, plain.predict(guest).mean)
     assert not np.array_equal(model.predict(features=NEW[:2]).mean, plain.predict(features=NEW[:2]).mean)
+
+
+def values_of(row: str) -> dict[str, float]:
+    """The observations of a row in the fitted table."""
+    return {name: values[row] for name, values in answers(1.0).items() if name not in NEW and row in values}
+
+
+def test_a_row_given_by_its_observations_has_the_local_part_of_this_row() -> None:
+    model, plain = fitted(), with_state(fitted(), local=None)
+    guest: dict[str, Any] = {"guest": values_of("u007")}
+    inside, outside = model.predict(["u007"], NEW[:2]).mean, model.predict(guest, NEW[:2]).mean
+    assert outside == pytest.approx(inside, abs=1e-4)
+    assert np.abs(outside - plain.predict(guest, NEW[:2]).mean).max() > 0.01
+    one = model.explain(guest["guest"], NEW[0])
+    assert one.output == pytest.approx(float(outside[0, 0]), abs=1e-6)
+    assert {part.name for part in one.contributions if part.source == "neighbour"} <= guest["guest"].keys()
+    ranked = model.recommend(guest["guest"], n=len(model.features), exclude_observed=False)
+    means = dict(zip(ranked.names, ranked.mean.tolist(), strict=True))
+    assert means[NEW[0]] == pytest.approx(float(outside[0, 0]), abs=1e-9)
+
+
+def test_an_added_row_and_later_observations_have_residuals() -> None:
+    model, values = copy.copy(fitted()), values_of("u007")
+    first, later = dict(list(values.items())[:6]), dict(list(values.items())[6:])
+    model.add_rows({"added": first})
+    expected = model.predict({"guest": first}, NEW[:2])
+    assert model.predict(["added"], NEW[:2]).mean == pytest.approx(expected.mean, abs=1e-6)
+    model.observe([("added", name, value) for name, value in later.items()], update="rows")
+    expected = model.predict({"guest": values}, NEW[:2])
+    assert model.predict(["added"], NEW[:2]).mean == pytest.approx(expected.mean, abs=1e-6)
+    state = state_of(model)
+    (slot,) = state.feature_store.slots([NEW[0]])
+    part = local_part(state, [state.feature_store[NEW[0]]], np.array([slot]))
+    row = state.row_store.take(np.array([state.rows.position("added")]))
+    assert part is not None
+    knowledge, shift = state.knowledge, 0.0
+    activation = row.activation[0, : knowledge.heads.weight.shape[1]].double()
+    for name, value in values.items():
+        j = state.backbone_features.position(name)
+        output = float(knowledge.heads.weight[j].double() @ activation + knowledge.heads.bias[j].double())
+        noise = float(knowledge.heads.noise[j]) * float(row.noise[0])
+        residual = ((value - 1) / 4 - output) / math.sqrt(noise)  # on the scale of models, 0 to 1
+        shift += float(part.weights[0, j]) * min(4.0, max(-4.0, residual))
+    (computed,) = weighted_sums(row_residuals(state, row), part.weights)[0]
+    assert computed == pytest.approx(shift, abs=1e-5)
+
+
+def test_the_context_of_a_new_feature_counts_at_added_rows() -> None:
+    model, name = copy.copy(fitted()), NEW[2]
+    rows = list(answers(1.0)[name])[:12]
+    model.add_rows({f"copy of {row}": values_of(row) for row in rows})
+    state, context = state_of(model), {f"copy of {row}": answers(1.0)[name][row] for row in rows}
+    assert reference_residuals(state, np.arange(ROWS, ROWS + 12)).nnz > 0
+    model.add_feature(name, observations=context)
+    plain = with_state(model, local=None)
+    assert not np.allclose(model.predict(["u007"], [name]).mean, plain.predict(["u007"], [name]).mean)
 
 
 def test_another_feature_changes_no_prediction() -> None:

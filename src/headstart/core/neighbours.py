@@ -1,10 +1,11 @@
-"""The local part of a new feature's prediction: the residuals of a few known features at the same row.
+"""The local part of a prediction: the residuals of a few known features at the same row.
 
 Factors of low rank average out pairs and small groups of features that go together, such as the parts of one
 exam question. The residuals of the known features still contain them. Let R_ij be the residual of known
-feature j at row i: the value less the prediction of the backbone, in standard deviations of an observation.
-A new feature has weights a_j, and its output at row i is moved by Σ_j a_j·R_ij standard deviations, where j
-runs over the known features that row i observed. The weights are
+feature j at row i: the value less the prediction of the backbone from the state of the row, in standard
+deviations of an observation. A feature has weights a_j, and its output at row i is moved by Σ_j a_j·R_ij
+standard deviations, where j runs over the known features that row i observed. The weights of a new feature
+are
 
     a = ρ·m + s·T·Rᵀ·(R·T·Rᵀ + W⁻¹)⁻¹·r
 
@@ -17,8 +18,13 @@ runs over the known features that row i observed. The weights are
 - ρ and s depend on the number of shots. They are estimated on held-out features (``LocalStrengths``), and
   are 0 where the local part does not improve their predictions.
 
-Residuals are those of the table that the backbone was trained on. They never change, so the local part of one
-feature does not depend on any other new feature. Rows that are not in this table have no residuals.
+Let y = μ + ε with noise ε of unit variance and a Gaussian prior of μ. Then the residual of y from the
+posterior mean of μ is the posterior mean of ε. So if the noise of a feature has the covariances a_j with
+the noises ε_j, then Σ_j a_j·R_ij is its mean given the row, to first order in a, for any number of
+observations of the row: residuals of a row with few are small because its state was fitted to them, and that
+is the right size. No correction by leverage is needed.
+
+``model.local`` defines the residuals of rows that were added or observed after ``fit``.
 """
 
 from __future__ import annotations
@@ -118,25 +124,33 @@ class Neighbours:
     def __init__(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
 
-    @property
-    def cells(self) -> Cells:
-        """The observations of the table: rows × features."""
-        return self._knowledge.cells
-
     @cached_property
-    @torch.no_grad()
     def residuals(self) -> csr_array:
-        """The residuals of all observations: (rows, features), features in ascending order in each row."""
+        """The residuals of all observations of the table: (rows, features)."""
+        return self.residuals_at(self._knowledge.states, self._knowledge.cells)
+
+    @torch.no_grad()
+    def residuals_at(self, states: RowStates, cells: Cells, *, certain: bool = True) -> csr_array:
+        """Return the residuals of ``cells``, the observations of rows with ``states``: (rows, features).
+
+        Features are in ascending order in each row. The activations of the backbone come first in those of
+        ``states``. If ``certain``, states and heads count as exactly known: behind a logistic link this makes
+        a difference.
+        """
         from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
 
-        knowledge, cells = self._knowledge, self._knowledge.cells.transpose()
-        heads = replace(knowledge.heads.detach(), covariance=None)
-        states = replace(knowledge.states, variance=None)
-        predictive = predict_cells(heads, states, cells, knowledge.kinds, knowledge.likelihood)
-        parts = (predictive.residuals(cells.values).double(), cells.index, cells.indptr)
+        knowledge, by_feature = self._knowledge, cells.transpose()
+        heads = knowledge.heads.detach().to(states.activation.dtype)
+        width = heads.weight.shape[1]
+        variance = None if states.variance is None else states.variance[:, :width]
+        states = replace(states, activation=states.activation[:, :width], variance=variance)
+        if certain:
+            heads, states = replace(heads, covariance=None), replace(states, variance=None)
+        predictive = predict_cells(heads, states, by_feature, knowledge.kinds, knowledge.likelihood)
+        values = by_feature.values.to(states.activation.dtype)
+        parts = (predictive.residuals(values).double(), by_feature.index, by_feature.indptr)
         numbers, index, indptr = (part.cpu().numpy() for part in parts)
-        by_feature = csr_array((numbers, index, indptr), shape=(len(knowledge.kinds), cells.width))
-        by_row = by_feature.T.tocsr()
+        by_row = csr_array((numbers, index, indptr), shape=(len(knowledge.kinds), len(cells))).T.tocsr()
         by_row.sort_indices()
         return by_row
 
@@ -210,11 +224,12 @@ class Neighbours:
         self,
         metadata: NDArray[np.float32],
         kind: int,
-        rows: NDArray[np.int64],
+        observed: csr_array,
         residuals: NDArray[np.float64],
         weights: NDArray[np.float64],
+        most: int = CHOSEN,
     ) -> Evidence:
-        """Return the evidence on the weights of one new feature.
+        """Return the evidence on the weights of one feature.
 
         Parameters
         ----------
@@ -222,10 +237,14 @@ class Neighbours:
             Its encoded metadata: (width,).
         kind : int
             Its kind.
-        rows, residuals, weights : ndarray
-            The rows of its context, all in the table, its residuals there, and their weights: three of (n,).
+        observed : csr_array
+            The residuals of the known features at the rows of its context: (n, known features).
+        residuals, weights : ndarray
+            Its own residuals at these rows, and the weights of these observations: two of (n,).
+        most : int
+            The largest number of known features with a weight.
         """
-        observed, count = self.residuals[rows], len(self._knowledge.kinds)
+        count = len(self._knowledge.kinds)
         weight = np.repeat(weights, np.diff(observed.indptr))
         shots = np.bincount(observed.indices, weight, count)
         squares = np.bincount(observed.indices, weight * observed.data**2, count)
@@ -237,8 +256,8 @@ class Neighbours:
         square = np.maximum(0.0, cosine) ** 2
         similarity = square / max(1.0, float(square @ self._frequencies))
         chosen = np.arange(count)
-        if count > CHOSEN:
-            chosen = _largest(gain, CHOSEN)
+        if count > most:
+            chosen = _largest(gain, most)
         of_pairs = np.stack([shots, squares, products, gain, cosine, square, similarity])[:, chosen]
         shots, squares, products, gain, cosine, square, similarity = of_pairs
         lengths = np.sqrt(squares * size)
@@ -278,28 +297,35 @@ class Neighbours:
         self,
         metadata: NDArray[np.float32],
         kind: int,
-        rows: NDArray[np.int64],
+        observed: csr_array,
         residuals: NDArray[np.float64],
         weights: NDArray[np.float64] | None = None,
+        most: int = CHOSEN,
     ) -> LocalWeights:
         """Return the posterior mean of the weights of a feature, given its context as in ``evidence``.
 
-        Rows outside the table are ignored; ``weights`` None: all 1.
+        Rows without residuals have no influence; ``weights`` None: all 1.
         """
-        inside = rows < self.residuals.shape[0]
-        rows, residuals = rows[inside], residuals[inside]
-        if not len(rows):
+        informative = np.diff(observed.indptr) > 0
+        if not informative.all():
+            observed, residuals = observed[informative], residuals[informative]
+            weights = None if weights is None else weights[informative]
+        if not len(residuals):
             return NO_WEIGHTS
-        weights = np.ones(len(rows)) if weights is None else weights[inside]
-        evidence = self.evidence(metadata, kind, rows, residuals, weights)
+        weights = np.ones(len(residuals)) if weights is None else weights
+        evidence = self.evidence(metadata, kind, observed, residuals, weights, most)
         variance = self.usual_variance * relative_variance(evidence.inputs, shared_layers())
-        matrix = self.residuals[rows][:, evidence.features].toarray()
-        values = posterior_weights(variance, matrix, residuals, weights)
+        values = posterior_weights(variance, _dense_columns(observed, evidence.features), residuals, weights)
         kept = np.flatnonzero(values)
         return LocalWeights(evidence.features[kept], values[kept])
 
-    def chosen_by_feature(self, context: FeatureBatch, residuals: Tensor) -> list[LocalWeights]:
-        """Return ``chosen_weights`` of each feature of ``context``, whose observations have ``residuals``."""
+    def chosen_by_feature(
+        self, context: FeatureBatch, residuals: Tensor, observed: csr_array
+    ) -> list[LocalWeights]:
+        """Return ``chosen_weights`` of each feature of ``context``, whose observations have ``residuals``.
+
+        ``observed`` are the residuals of the rows that the cells of ``context`` index.
+        """
         cells = context.cells
         numbers, rows = residuals.cpu().double().numpy(), cells.index.cpu().numpy().astype(np.int64)
         weights = None if cells.weights is None else cells.weights.cpu().double().numpy()
@@ -309,7 +335,7 @@ class Neighbours:
             self.chosen_weights(
                 metadata,
                 kind,
-                rows[start:stop],
+                observed[rows[start:stop]],
                 numbers[start:stop],
                 None if weights is None else weights[start:stop],
             )
@@ -317,13 +343,13 @@ class Neighbours:
         ]
 
     def weights_of(
-        self, context: FeatureBatch, residuals: Tensor, strengths: LocalStrengths
+        self, context: FeatureBatch, residuals: Tensor, observed: csr_array, strengths: LocalStrengths
     ) -> list[LocalWeights]:
-        """Return the weights of each feature of ``context``, whose observations have ``residuals`` (n,)."""
+        """Return the weights of each new feature of ``context``, as in ``chosen_by_feature``."""
         weights = []
         for metadata, chosen, shots in zip(
             context.metadata.cpu().numpy(),
-            self.chosen_by_feature(context, residuals),
+            self.chosen_by_feature(context, residuals, observed),
             context.shots.tolist(),
             strict=True,
         ):
@@ -336,36 +362,15 @@ class Neighbours:
         """Return the shifts of predictions of ``targets`` by both terms of the weights: (n, 2).
 
         The first is that of similar features, the second that of features chosen by the ``context``, whose
-        observations have ``residuals`` (n,).
+        observations have ``residuals`` (n,). Rows are those of the table.
         """
         similar = [self.similar_weights(metadata) for metadata in context.metadata.cpu().numpy()]
-        chosen = self.chosen_by_feature(context, residuals)
-        shifts = [self.local_part(weights).shifts_at(targets) for weights in (similar, chosen)]
+        chosen = self.chosen_by_feature(context, residuals, self.residuals)
+        shifts = [
+            LocalPart.of_new(self.stack(weights)).shifts_at(targets, self.residuals)
+            for weights in (similar, chosen)
+        ]
         return torch.from_numpy(np.stack(shifts, axis=1)).float().to(targets.index.device)
-
-    def local_part(self, weights: Sequence[LocalWeights]) -> LocalPart:
-        """Return the local part of a sequence of features that all have one."""
-        return LocalPart(len(weights), np.arange(len(weights)), self.stack(weights), self)
-
-    def outputs(self, rows: NDArray[np.int64], weights: csr_array) -> NDArray[np.float64]:
-        """Return Σ_j a_j·R_ij of ``rows`` at features with the ``weights`` of ``stack``: (rows, features).
-
-        Rows outside the table, with a negative position or one beyond its rows, have zeros. A number does
-        not depend on the other rows and features.
-        """
-        result = np.zeros((len(rows), weights.shape[0]))
-        inside = np.flatnonzero((rows >= 0) & (rows < self.residuals.shape[0]))
-        height = max(1, _NUMBERS_AT_ONCE // max(1, weights.shape[1]))
-        if weights.shape[0] <= len(inside):  # the smaller side is made dense
-            residuals = self.residuals[rows[inside]]
-            for start in range(0, weights.shape[0], height):
-                dense = weights[start : start + height].toarray().T
-                result[inside, start : start + height] = residuals @ dense
-            return result
-        for start in range(0, len(inside), height):
-            part = inside[start : start + height]
-            result[part] = (weights @ self.residuals[rows[part]].toarray().T).T
-        return result
 
     def stack(self, weights: Sequence[LocalWeights]) -> csr_array:
         """Return the weights of several features as a sparse matrix: (features, known features)."""
@@ -384,7 +389,12 @@ class LocalPart:
     size: int  # the number of features in the sequence
     positions: NDArray[np.int64]  # (p,): of the features with a local part, ascending
     weights: csr_array  # (p, known features)
-    neighbours: Neighbours
+
+    @classmethod
+    def of_new(cls, weights: csr_array) -> LocalPart:
+        """Return the local part of a sequence of new features that all have ``weights``."""
+        count = weights.shape[0]
+        return cls(count, np.arange(count), weights)
 
     def take(self, features: NDArray[np.int64]) -> LocalPart:
         """Return the local part of the ``features`` at these positions of the sequence, in this order."""
@@ -392,49 +402,43 @@ class LocalPart:
         lines[self.positions] = np.arange(len(self.positions))
         lines = lines[features]
         positions = np.flatnonzero(lines >= 0)
-        return LocalPart(len(features), positions, self.weights[lines[positions]], self.neighbours)
+        return LocalPart(len(features), positions, self.weights[lines[positions]])
 
-    def terms(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return the terms a_j·R_ij of a single feature at one ``row`` that are not 0.
+    def terms(self, residuals: csr_array) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the terms a_j·R_ij that are not 0, of a single feature at one row.
 
-        They are the positions of the known features (n,), the terms (n,), and the observed values (n,) on the
-        models' scale.
+        ``residuals`` (1, known features) are those of the row. The result has the positions of the known
+        features (n,) and the terms (n,).
         """
-        cells, residuals = self.neighbours.cells, self.neighbours.residuals
-        if not 0 <= row < residuals.shape[0]:
-            return NO_WEIGHTS.features, NO_WEIGHTS.values, NO_WEIGHTS.values
-        observed, weights = residuals[[row]], self.weights[[0]].toarray()[0]
-        terms = observed.data * weights[observed.indices]
+        weights = self.weights[[0]].toarray()[0]
+        terms = residuals.data * weights[residuals.indices]
         there = np.flatnonzero(terms)
-        line = cells.block(row, row + 1)
-        values = dict(zip(line.index.tolist(), line.values.tolist(), strict=True))
-        numbers = observed.indices[there].astype(np.int64)
-        return numbers, terms[there], np.array([values[number] for number in numbers.tolist()])
+        return residuals.indices[there].astype(np.int64), terms[there]
 
-    def shift(self, predictive: Predictive, rows: Tensor | None) -> Predictive:
-        """Return the predictions of a grid, of ``rows`` (rows,) by all features, moved by the local part.
+    def shift(self, predictive: Predictive, residuals: csr_array | None) -> Predictive:
+        """Return the predictions of a grid, of rows by all features, moved by the local part.
 
-        ``rows`` are positions in the table; None for rows that are not in it.
+        ``residuals`` (rows, known features) are those of the rows; None: they have none.
         """
-        if rows is None or not len(self.positions):
+        if residuals is None or not residuals.nnz or not len(self.positions):
             return predictive
-        shifts = np.zeros((len(rows), self.size))
-        shifts[:, self.positions] = self.neighbours.outputs(rows.cpu().numpy(), self.weights)
+        shifts = np.zeros((residuals.shape[0], self.size))
+        shifts[:, self.positions] = weighted_sums(residuals, self.weights)
         return predictive.shifted(torch.from_numpy(shifts).to(predictive.logits))
 
-    def shift_cells(self, predictive: Predictive, cells: Cells) -> Predictive:
+    def shift_cells(self, predictive: Predictive, cells: Cells, residuals: csr_array) -> Predictive:
         """Return the predictions of ``cells``, as in ``shifts_at``, moved by the local part."""
-        return predictive.shifted(torch.from_numpy(self.shifts_at(cells)).to(predictive.logits))
+        return predictive.shifted(torch.from_numpy(self.shifts_at(cells, residuals)).to(predictive.logits))
 
-    def shifts_at(self, cells: Cells) -> NDArray[np.float64]:
-        """Return Σ_j a_j·R_ij at ``cells``, one line per feature with positions of rows as index: (n,)."""
-        residuals, width = self.neighbours.residuals, max(1, self.weights.shape[1])
+    def shifts_at(self, cells: Cells, residuals: csr_array) -> NDArray[np.float64]:
+        """Return Σ_j a_j·R_ij at ``cells`` (n,): lines are features, indices rows of ``residuals``."""
+        width = max(1, self.weights.shape[1])
         rows, lines = cells.index.cpu().numpy().astype(np.int64), cells.lines.cpu().numpy()
         place = np.full(self.size, -1)  # of each feature of the sequence in ``weights``
         place[self.positions] = np.arange(len(self.positions))
         places = place[lines]
         shifts = np.zeros(len(rows))
-        asked = np.flatnonzero((places >= 0) & (rows >= 0) & (rows < residuals.shape[0]))
+        asked = np.flatnonzero(places >= 0)
         counts = np.diff(residuals.indptr)[rows[asked]]
         # Blocks of observations: those of one feature after the other, so that few weights are made dense.
         numbers = np.cumsum(counts + 1) + width * (places[asked] - places[asked][:1])
@@ -449,19 +453,41 @@ class LocalPart:
         return shifts
 
 
+def weighted_sums(residuals: csr_array, weights: csr_array) -> NDArray[np.float64]:
+    """Return Σ_j a_j·R_ij of rows with ``residuals`` at features with ``weights``: (rows, features).
+
+    A number does not depend on the other rows and features.
+    """
+    rows, features = residuals.shape[0], weights.shape[0]
+    result = np.zeros((rows, features))
+    height = max(1, _NUMBERS_AT_ONCE // max(1, weights.shape[1]))
+    if features <= rows:  # the smaller side is made dense
+        for start in range(0, features, height):
+            result[:, start : start + height] = residuals @ weights[start : start + height].toarray().T
+        return result
+    for start in range(0, rows, height):
+        result[start : start + height] = (weights @ residuals[start : start + height].toarray().T).T
+    return result
+
+
 @torch.no_grad()
 def local_part_of(
-    knowledge: Knowledge, heads: Heads, context: FeatureBatch, states: RowStates, strengths: LocalStrengths
+    knowledge: Knowledge,
+    heads: Heads,
+    context: FeatureBatch,
+    states: RowStates,
+    strengths: LocalStrengths,
+    observed: csr_array | None = None,
 ) -> LocalPart:
-    """Return the local part of the features of ``context``, whose ``heads`` were computed from ``states``.
+    """Return the local part of the new features of ``context``, with ``heads`` computed from ``states``.
 
-    The rows of ``states`` are those of the table, which others may follow.
+    ``observed`` are the residuals of the rows of ``states``, by default those of the table.
     """
     cells, neighbours = context.cells, neighbours_of(knowledge)
     predictive = predict_cells(heads, states, cells, context.kinds, knowledge.likelihood)
-    return neighbours.local_part(
-        neighbours.weights_of(context, predictive.residuals(cells.values), strengths)
-    )
+    observed = neighbours.residuals if observed is None else observed
+    weights = neighbours.weights_of(context, predictive.residuals(cells.values), observed, strengths)
+    return LocalPart.of_new(neighbours.stack(weights))
 
 
 def neighbours_of(knowledge: Knowledge) -> Neighbours:
@@ -489,3 +515,15 @@ def _unit_vectors(numbers: NDArray[Any]) -> NDArray[np.float64]:
     lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
     result: NDArray[np.float64] = numbers / np.where(lengths > 0, lengths, 1.0)
     return result
+
+
+def _dense_columns(matrix: csr_array, columns: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return some columns of a sparse matrix as a dense one: (rows, columns)."""
+    rows, count = matrix.shape
+    place = np.full(count, -1)
+    place[columns] = np.arange(len(columns))
+    places, lines = place[matrix.indices], np.repeat(np.arange(rows), np.diff(matrix.indptr))
+    there = places >= 0
+    dense = np.zeros((rows, len(columns)))
+    dense[lines[there], places[there]] = matrix.data[there]
+    return dense

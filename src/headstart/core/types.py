@@ -378,9 +378,9 @@ class RowStates:
     noise: Tensor | None = None  # (rows,): noise of a row's observations, relative to the average row
     variance: Tensor | None = None  # (rows, width): of the activation
     exposure: Tensor | None = None  # (rows,): to click features, see ``clicks``; None without clicks
-    # (rows,): positions in the model, by which predictions find residuals (``neighbours``). It is not one of
-    # the ``parts``, and never stored. None: the rows are not in the model.
-    rows: Tensor | None = None
+    # Positions in the model (rows,), or the observations of rows that are not in the model, by which
+    # predictions find residuals (``neighbours``). It is not one of the ``parts``, and never stored.
+    rows: Tensor | Cells | None = None
 
     def __len__(self) -> int:
         return len(self.code)
@@ -391,10 +391,12 @@ class RowStates:
             states = self.each(lambda part: part.index_select(0, rows))  # faster than indexing
         else:
             states = self.each(lambda part: part[rows])
+        if isinstance(self.rows, Cells):
+            return states.at(self.rows.take(torch.arange(len(self))[rows]))
         return states if self.rows is None else states.at(self.rows[rows])
 
-    def at(self, rows: Tensor | None) -> RowStates:
-        """Return the states with the positions ``rows`` (rows,) in the model."""
+    def at(self, rows: Tensor | Cells | None) -> RowStates:
+        """Return the states with the positions ``rows`` (rows,) in the model, or with their observations."""
         return replace(self, rows=rows)
 
     def parts(self) -> list[Tensor]:

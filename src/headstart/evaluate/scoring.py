@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from headstart.adapters.base import Adapter
 from headstart.core.likelihood import Likelihood
-from headstart.core.neighbours import LocalPart, LocalStrengths, local_part_of
+from headstart.core.neighbours import LocalPart, LocalStrengths, local_part_of, neighbours_of
 from headstart.core.predictive import Predictive, predict_grid
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError
@@ -28,6 +29,9 @@ from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL, Calibration
 from headstart.training.recipe import TrainedParts
 from headstart.training.table_inputs import feature_batch, modelled_table
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _FEATURES_AT_ONCE = 1024
 
@@ -58,10 +62,21 @@ def score_adapter(
         return None if strengths is None else local_part_of(knowledge, made, context, states, strengths)
 
     def rank(made: Heads, context: FeatureBatch, part: LocalPart | None) -> Callable[[slice], Tensor]:
-        return rows_for(made, states, context.kinds, likelihood, part)
+        residuals = None if part is None else neighbours_of(knowledge).residuals
+        return rows_for(made, states, context.kinds, likelihood, part, residuals)
 
     return score_heads(
-        method, heads, states, likelihood, test, calibration, times, split, local, rank if ranking else None
+        method,
+        heads,
+        states,
+        likelihood,
+        test,
+        calibration,
+        times,
+        split,
+        local,
+        rank if ranking else None,
+        None if strengths is None else neighbours_of(knowledge).residuals,
     )
 
 
@@ -76,19 +91,22 @@ def score_heads(
     split: int = 0,
     local: Callable[[Heads, FeatureBatch], LocalPart | None] = lambda *_: None,
     rank: Callable[[Heads, FeatureBatch, LocalPart | None], Callable[[slice], Tensor]] | None = None,
+    residuals: csr_array | None = None,
 ) -> list[Run]:
     """Score ``heads``, a function from contexts to heads, at every number of shots of ``test``.
 
     ``states`` are the row states, refined for these heads. ``local`` returns the local part of features from
     their heads and contexts. ``rank`` makes a function as ``rows_for`` does, from heads, contexts and local
-    part, if rankings are scored, too.
+    part, if rankings are scored, too. ``residuals`` (rows, known features) are those of the rows, for local
+    parts.
     """
     runs = []
     for shots in test.shots:
         context = test.context(shots)
         made = heads(context)
         predictive, part = test.predict(made, states, likelihood), local(made, context)
-        predictive = predictive if part is None else part.shift_cells(predictive, test.targets)
+        if part is not None and residuals is not None:
+            predictive = part.shift_cells(predictive, test.targets, residuals)
         scores = score_targets(test, predictive, context.shots, calibration)
         if rank is not None:
             scores |= score_lists(rank(made, context, part), test.lists())
@@ -114,19 +132,23 @@ def score_targets(
 
 
 def rows_for(
-    heads: Heads, states: RowStates, kinds: Tensor, likelihood: Likelihood, local: LocalPart | None = None
+    heads: Heads,
+    states: RowStates,
+    kinds: Tensor,
+    likelihood: Likelihood,
+    local: LocalPart | None = None,
+    residuals: csr_array | None = None,
 ) -> Callable[[slice], Tensor]:
     """Return a function that scores all rows for a slice of ``heads``: (heads of the slice, rows).
 
-    The rows of ``states`` are those of the table, from which features have the ``local`` part.
+    The features have the ``local`` part, and the rows of ``states`` the ``residuals``.
     """
-    rows = torch.arange(len(states))
 
     @torch.no_grad()
     def scores(part: slice) -> Tensor:
         predictive = predict_grid(heads.take(part), states, kinds[part], likelihood)
         if local is not None:
-            predictive = local.take(np.arange(local.size)[part]).shift(predictive, rows)
+            predictive = local.take(np.arange(local.size)[part]).shift(predictive, residuals)
         return predictive.mean.T
 
     return scores

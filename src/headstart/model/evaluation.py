@@ -24,6 +24,7 @@ from headstart.evaluate.rankings import Lists, is_relevant, score_lists
 from headstart.evaluate.results import Results, Run
 from headstart.evaluate.scoring import score_heads, score_value_reference
 from headstart.evaluate.value_references import RowColumnMeans
+from headstart.model.local import reference_residuals, row_residuals
 from headstart.model.prediction import predict_features
 from headstart.model.ranking import By, Candidates, Criterion, TargetRow, observed_slots, scores
 from headstart.model.saving.export import export_table
@@ -154,7 +155,8 @@ def _evaluate_new_features(
     def local(heads: Heads, context: FeatureBatch) -> LocalPart | None:
         if model.local is None:
             return None
-        return local_part_of(model.knowledge, heads, context, model.states, model.local)
+        observed = reference_residuals(model, np.arange(len(model.rows)))
+        return local_part_of(model.knowledge, heads, context, references, model.local, observed)
 
     def rank(heads: Heads, context: FeatureBatch, local: LocalPart | None) -> Callable[[slice], torch.Tensor]:
         def rows_of(part: slice) -> torch.Tensor:
@@ -182,6 +184,7 @@ def _evaluate_new_features(
         {},
         local=local,
         rank=None if criterion is None else rank,
+        residuals=row_residuals(model, model.states),
     )
     if (reference := _row_column_means(model, kinds)) is not None:
         runs += score_value_reference(MEANS, reference, test, None)

@@ -23,6 +23,7 @@ from headstart.errors import UnsupportedError, for_user, option_name
 from headstart.model.features import Feature
 from headstart.model.inputs import NEW_ROW, check_rows, is_observations
 from headstart.model.levels import category_columns, is_level
+from headstart.model.local import local_part, row_residuals
 from headstart.model.observations import ObservationList
 from headstart.model.prediction import plot_explanation, predict_features
 from headstart.model.row_states import RowInputs, compute_row_states, fitted_observations, row_inputs
@@ -298,7 +299,7 @@ def explain(model: ModelState, row: Any, feature: object) -> Explanation:
         Contribution("metadata", "all columns together", None, float(joint @ mean_activation)),
         Contribution("context", context, None, float((head - prior.feature) @ mean_activation)),
     ]
-    contributions += _neighbour_contributions(model, known, heads, explained.state)
+    contributions += _neighbour_contributions(model, known, heads, explained)
     baseline = float(prior.average[:-1] @ baseline_activation + prior.average[-1])
     relevant = [part for part in contributions if part.source == "observation" or abs(part.value) > _ROUNDING]
     explanation = _explanation(model, explained, known, baseline, relevant)
@@ -366,26 +367,25 @@ def _observation_contributions(model: ModelState, inputs: RowInputs, effects: Te
 
 
 def _neighbour_contributions(
-    model: ModelState, feature: Feature, heads: Heads, state: RowStates
+    model: ModelState, feature: Feature, heads: Heads, row: _Row
 ) -> list[Contribution]:
     """Return the contribution of each known feature to the local part, the largest first."""
-    local = model.local_part([feature], np.array(model.feature_store.slots([feature.name])))
-    if local is None or state.rows is None:
+    local = local_part(model, [feature], np.array(model.feature_store.slots([feature.name])))
+    residuals = row_residuals(model, row.state)
+    if local is None or residuals is None:
         return []
-    predictive = predict_grid(heads, state, model.kinds_of([feature]), model.knowledge.likelihood)
+    predictive = predict_grid(heads, row.state, model.kinds_of([feature]), model.knowledge.likelihood)
     moved = predictive.shifted(torch.ones_like(predictive.logits))
-    numbers, shifts, values = local.terms(int(state.rows[0]))
+    numbers, shifts = local.terms(residuals)
     effects = shifts * float((moved.logits - predictive.logits)[0, 0])
     names = model.feature_store.names_by_number(numbers)
-    scales = model.feature_store.scales(numbers)
+    values = dict(zip(row.inputs.numbers.tolist(), row.inputs.values.tolist(), strict=True))
     contributions = []
-    for name, number, value, effect in zip(
-        names, numbers.tolist(), scales["offset"] + scales["span"] * values, effects.tolist(), strict=True
-    ):
+    for name, number, effect in zip(names, numbers.tolist(), effects.tolist(), strict=True):
         if name is None:  # the feature has been removed from the model, but its residuals are still read
             contributions.append(Contribution("neighbour", model.backbone_features[number], None, effect))
         else:
-            given = float(np.round(model.feature_store[name].kind.margin.to_value(value), 6))
+            given = float(np.round(model.feature_store[name].kind.margin.to_value(values[number]), 6))
             contributions.append(Contribution("neighbour", name, given, effect))
     return sorted(contributions, key=lambda part: -abs(part.value))
 

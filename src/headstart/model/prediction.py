@@ -28,6 +28,7 @@ from headstart.evaluate.plots import MissingMatplotlibError
 from headstart.linalg.packed import packed_size
 from headstart.model.features import Feature, FeatureListing
 from headstart.model.levels import category_columns, columns_of, complete_categories, is_level, normalise
+from headstart.model.local import local_part, row_residuals
 from headstart.model.state import ModelState
 from headstart.table import Cells, Names
 from headstart.table.kinds import Category, Kind, Kinds, KindType, Ordinal, column_name, split_column
@@ -920,13 +921,13 @@ def _predict_columns(
             heads = move(model.feature_store.heads_at(features.slots[which]).dense(), device)
         whole_listing = len(which) == len(features.names)
         listed = features.features if whole_listing else features.features[columns]
-        local = model.local_part(listed, features.slots[which])
+        local = local_part(model, listed, features.slots[which])
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             block = move(states if len(rows) <= _ROWS_AT_ONCE else states.take(part), device)
             predictive = predict_grid(heads, block, types[columns], likelihood, positions=positions)
             if local is not None:
-                predictive = local.shift(predictive, block.rows)
+                predictive = local.shift(predictive, row_residuals(model, block))
             numbers = units.apply(predictive.mean, predictive.std, which)
             center[part, columns], scale[part, columns] = numbers
     if any(isinstance(margin, Category) for margin in features.kinds.margins):
@@ -986,9 +987,9 @@ def predict_pairs(
         types = torch.from_numpy(model.modelled_types(features.kinds.types)).to(device)
         likelihood = model.knowledge.likelihood
         predictive = predict_cells(heads, states, cells, types, likelihood)
-        local = model.local_part(features.features, features.slots)
-        if local is not None:
-            predictive = local.shift_cells(predictive, replace(cells, index=torch.from_numpy(rows[pairs])))
+        local, residuals = local_part(model, features.features, features.slots), row_residuals(model, states)
+        if local is not None and residuals is not None:
+            predictive = local.shift_cells(predictive, cells, residuals)
         units, column = Units.of(model, features), which[pairs] - first
         numbers = units.apply(predictive.mean, predictive.std, column)
         for position, feature in enumerate(features.features):

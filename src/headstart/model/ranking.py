@@ -38,6 +38,7 @@ from headstart.model.inputs import (
     unique_names,
 )
 from headstart.model.levels import category_columns, columns_of, is_level, owner_of
+from headstart.model.local import local_part, row_residuals
 from headstart.model.prediction import MAX_LEVEL, predict_features
 from headstart.model.state import ModelState
 from headstart.model.suggestion import HeadWeights, choose_rows, greedy_design
@@ -102,7 +103,7 @@ class Candidates:
         shots, known = (torch.from_numpy(part)[slots] for part in (columns.shots, columns.in_backbone))
         all_types = torch.from_numpy(columns.kinds)
         heads, modelled = model.feature_store.heads_at(slots), model.modelled_types(types)
-        local = model.local_part(columns.features)
+        local = local_part(model, columns.features)
         if local is not None:
             whole = isinstance(slots, slice) and slots == slice(0, local.size)
             local = local if whole else local.take(np.arange(local.size)[slots])
@@ -135,7 +136,7 @@ def scores(
         scored = grid_logits(candidates.heads, states, dtype)
     else:
         predictive = predict_grid(candidates.heads, states, modelled, likelihood, dtype)
-        predictive = predictive if local is None else local.shift(predictive, states.rows)
+        predictive = predictive if local is None else local.shift(predictive, row_residuals(model, states))
         scored = predictive.mean
         if criterion.by in ("lower", "upper"):
             deviations = _normal_quantile(criterion.quantile) * (1 if criterion.by == "upper" else -1)
@@ -174,7 +175,7 @@ def _relevance(model: ModelState, candidates: Candidates, states: RowStates, dty
         candidates.heads, states, candidates.modelled, model.knowledge.likelihood, dtype
     )
     if candidates.local is not None:
-        predictive = candidates.local.shift(predictive, states.rows)
+        predictive = candidates.local.shift(predictive, row_residuals(model, states))
     factor = _calibration_factor(model, candidates, COVERAGE).to(dtype)
     above = torch.special.ndtr((predictive.mean - RELEVANT_RATING) / (factor * predictive.std))
     probability = model.calibration.probability(predictive.mean.clamp(0, 1), candidates.shots).to(dtype)
@@ -890,7 +891,7 @@ def _highest_rows(
     types = torch.full((len(heads),), int(feature.kind.type))
     shots = torch.full((len(heads),), feature.shots)
     slots = np.array(model.feature_store.slots(known.name for known in features))
-    local = model.local_part(features, slots)
+    local = local_part(model, features, slots)
     in_backbone = torch.full((len(heads),), feature.in_backbone)
     candidate = Candidates(heads, types, model.modelled_types(types), shots, in_backbone, types[:1], local)
 

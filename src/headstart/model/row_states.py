@@ -20,7 +20,7 @@ from headstart.core.types import Heads, OneRow, OneState, RowPrior, RowStates
 from headstart.errors import NumericalError
 from headstart.linalg.array_ops import Array, LinAlgError
 from headstart.linalg.packed import last_rows
-from headstart.model.observations import FITTED, ObservationList, ObservationLists
+from headstart.model.observations import FITTED, ObservationList, ObservationLists, reference_part
 from headstart.model.rows import Version
 from headstart.model.state import ModelState, are_finite
 from headstart.table import Cells
@@ -66,6 +66,13 @@ def given_values(model: ModelState, row: int, observations: ObservationList) -> 
     return values
 
 
+def row_reference_part(model: ModelState, row: int, observations: ObservationList) -> ObservationList | None:
+    """Return the observations that the reference of a row uses; None if it is that of the fit."""
+    end = int(observations.keys.searchsorted(len(model.backbone_features)))
+    part = observations if end == len(observations.keys) else observations.take(slice(0, end))
+    return reference_part(part, fitted=row < model.fitted_rows)
+
+
 def reads_any_feature(model: ModelState) -> bool:
     """Return whether states of rows can also depend on features added after fit."""
     return model.backbone.reads_any_head and model.adapter.gives_uncertainty
@@ -81,6 +88,7 @@ def compute_row_states(
 ) -> RowStates:
     """Compute the states of rows from their observations and their encoded ``metadata`` (rows, width).
 
+    If the model has a local part, the states have the observations of the backbone's features as ``rows``.
     Each observation is read by the reference of its feature, or by the head of the backbone if ``version`` is
     "fit". Observations of removed features, and of features that the backbone cannot read, are left out.
     ``names`` are used in error messages.
@@ -104,7 +112,7 @@ def compute_row_states(
     if not bool(finite.all()):
         sizes = torch.zeros(len(names)).index_add_(0, cells.lines, cells.values.abs())
         raise extreme_row_error(names[int(torch.where(finite, -1.0, sizes).argmax())])
-    return states
+    return states if model.local is None else states.at(_of_backbone(model, cells))
 
 
 def extreme_row_error(name: str) -> NumericalError:
@@ -228,7 +236,7 @@ def row_inputs(
             heads = _reduce_heads(heads, _learned_activations(model, cells)[cells.lines], latent)
         heads = _use_backbone_heads(model, cells.index.numpy(), heads, scales["as_fitted"])
     numbers = cells.index.numpy()
-    known = cells.keep(cells.index < len(model.backbone_features))
+    known = _of_backbone(model, cells)
     by_head = replace(cells, index=torch.arange(len(numbers)), width=len(numbers))
     values = scales["offset"] + scales["span"] * cells.values.numpy().astype(np.float64)
     kinds = _kinds(model, scales)
@@ -254,6 +262,17 @@ def _scaled_cells(
     indptr, index = offsets(torch.from_numpy(counts)), torch.from_numpy(numbers)
     cells = Cells(indptr, index, values, len(model.backbone_features), weights)
     return cells, model.feature_store.reference_slots(numbers), scales
+
+
+def backbone_cells(model: ModelState, lists: ObservationLists) -> Cells:
+    """Return the observations of the backbone's features in ``lists`` as scaled cells: rows × features."""
+    read = lists.keys < len(model.backbone_features)
+    return _scaled_cells(model, lists, read & (model.feature_store.slots_by_number(lists.keys) >= 0))[0]
+
+
+def _of_backbone(model: ModelState, cells: Cells) -> Cells:
+    """Return the observations of features of the backbone among ``cells``."""
+    return cells.keep(cells.index < len(model.backbone_features))
 
 
 def _kinds(model: ModelState, scales: NDArray[np.void]) -> Tensor:

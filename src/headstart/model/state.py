@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from headstart.adapters.base import Adapter, AdapterConfig, adapter_config
 from headstart.backbones.base import Backbone
 from headstart.core.likelihood import Likelihood
-from headstart.core.neighbours import LocalPart, LocalStrengths, LocalWeights, neighbours_of
+from headstart.core.neighbours import LocalPart, LocalStrengths, LocalWeights
 from headstart.core.predictive import predict_cells
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError, NumericalError, for_user, option_name
@@ -412,55 +412,6 @@ class ModelState:
         """Return ``heads`` with larger variances where observations are surprising."""
         factors = self.calibration.factor(batch.shots, batch.kinds)[:, USUAL_LEVEL]
         return widen_surprised(heads, batch, states, factors, self.knowledge.likelihood)
-
-    def local_part(
-        self, features: Sequence[Feature | None], slots: NDArray[np.int64] | None = None
-    ) -> LocalPart | None:
-        """Return the local part of the predictions of ``features``; None if none has one.
-
-        Features of the backbone have none. The heads of the features are in ``slots``, by default in the
-        order of the features; a feature is None where a slot is not in use.
-        """
-        if self.local is None:
-            return None
-        return self.local_cache.last_part(features, lambda: self._compute_local_part(features, slots))
-
-    def _compute_local_part(
-        self, features: Sequence[Feature | None], slots: NDArray[np.int64] | None
-    ) -> LocalPart | None:
-        added = [
-            position
-            for position, feature in enumerate(features)
-            if feature is not None and not feature.in_backbone
-        ]
-        if not added:
-            return None
-        known, weights = self.local_cache.weights(self.feature_store.arena, self.knowledge), []
-        for position in added:
-            slot = position if slots is None else int(slots[position])
-            if slot not in known:
-                known[slot] = self._local_weights(cast(Feature, features[position]), slot)
-            weights.append(known[slot])
-        neighbours = neighbours_of(self.knowledge)
-        return LocalPart(len(features), np.array(added), neighbours.stack(weights), neighbours)
-
-    @torch.no_grad()
-    def _local_weights(self, feature: Feature, slot: int) -> LocalWeights:
-        """Compute the weights of one feature's local part from its context and its head in ``slot``.
-
-        Features are computed one by one, so that the result does not depend on others.
-        """
-        batch = self.batch_of([feature])
-        rows, index = np.unique(batch.cells.index.numpy(), return_inverse=True)
-        cells = replace(batch.cells, index=torch.from_numpy(index), width=len(rows))
-        states = self.row_store.take(rows, "reference").to(torch.float64)
-        heads = self.feature_store.heads_at(np.array([slot])).to(torch.float64)
-        predictive = predict_cells(heads, states, cells, batch.kinds, self.knowledge.likelihood)
-        residuals = predictive.residuals(cells.values.double())
-        (weights,) = neighbours_of(self.knowledge).weights_of(
-            batch, residuals, cast(LocalStrengths, self.local)
-        )
-        return weights
 
     def with_heads(self, features: list[Feature], heads: Heads) -> ModelState:
         """Return the model with these features and current heads."""

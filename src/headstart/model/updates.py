@@ -62,6 +62,7 @@ from headstart.model.row_states import (
     has_single_forms,
     observations_of_row,
     reads_any_feature,
+    row_reference_part,
 )
 from headstart.model.rows import Version
 from headstart.model.staleness import excess_of
@@ -133,13 +134,6 @@ class Changes:
             feature_reference_part(model, before), feature_reference_part(model, after)
         ):
             self.feature_references.add(after.name)
-
-
-def row_reference_part(model: ModelState, row: int, observations: ObservationList) -> ObservationList | None:
-    """Return the observations that the reference of a row uses; None if it is that of the fit."""
-    end = int(observations.keys.searchsorted(len(model.backbone_features)))
-    part = observations if end == len(observations.keys) else observations.take(slice(0, end))
-    return reference_part(part, fitted=row < model.fitted_rows)
 
 
 def feature_reference_part(model: ModelState, feature: Feature) -> ObservationList | None:
