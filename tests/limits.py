@@ -52,6 +52,7 @@ _PLACES = {
     "meta_training_features": "training.judge:MIN_FEATURES_TO_META_TRAIN",
     "one_training_observations": "training.judge:MIN_OBSERVATIONS_AT_ONCE",
     "network_margin": "training.judge:_MARGIN",
+    "cells_predicted_together": "training.comparison:_CELLS_AT_ONCE",
     "held_out_rows": "training.comparison:_MOST_ROWS",
     "local_harm": "training.judge:_LOCAL_HARM",
     "local_margin": "training.judge:_LOCAL_MARGIN",

@@ -137,6 +137,25 @@ def test_a_feature_keeps_its_name_at_every_number_of_shots() -> None:
         torch.testing.assert_close(each.truth, each.feature.float() / 11)
 
 
+@pytest.mark.parametrize("table", [synthetic_mixed(60, 18), synthetic_clicks(60, 20, density=0.3)])
+def test_numbers_of_shots_are_predicted_together_as_one_by_one(table: Table, limits: Limits) -> None:
+    every = np.arange(len(table.features))
+    trained = train(table, every, every, Recipe(), {"a": adapter_config("bayes")}, reporter=QUIET,
+                    checkpoint=nowhere, calibrate=False)  # fmt: skip
+    tasks = cross_fitted_tasks(feature_batch(table), trained.backbone, trained.knowledge, seed=0)
+    adapter, likelihood = trained.adapters["a"].adapter, trained.knowledge.likelihood
+    together = predict_held_out(adapter, likelihood, tasks, seed=0)
+    limits(cells_predicted_together=1)
+    one_by_one = predict_held_out(adapter, likelihood, tasks, seed=0)
+    assert list(together) == list(one_by_one)
+    for shots, each in together.items():
+        other = one_by_one[shots]
+        assert torch.equal(each.feature, other.feature)
+        assert torch.equal(each.truth, other.truth)
+        torch.testing.assert_close(each.predictive.mean, other.predictive.mean)
+        torch.testing.assert_close(each.predictive.std, other.predictive.std)
+
+
 def real_table(seed: int, changed: np.ndarray | None = None) -> Table:
     """Reals with scales of their own; the columns in ``changed`` hold something else altogether."""
     random = np.random.default_rng(seed)

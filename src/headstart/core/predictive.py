@@ -72,6 +72,11 @@ class Predictive:
     kinds: Tensor  # the kind of each cell; broadcasts to (…)
     likelihood: Likelihood
 
+    def at(self, cells: slice) -> Predictive:
+        """Return the distributions of some ``cells``, which are one dimension."""
+        parts = (self.logits[cells], self.variance[cells], self.noise[cells], self.kinds[cells])
+        return Predictive(*parts, self.likelihood)
+
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
         return self.likelihood.predictive(self.logits, self.variance, self.noise, self.kinds)

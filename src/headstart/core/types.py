@@ -590,6 +590,31 @@ class FeatureBatch:
             *(None if part is None else part[features] for part in optional),
         )
 
+    @staticmethod
+    def concatenate(parts: list[FeatureBatch]) -> FeatureBatch:
+        """Return the features of all ``parts``, which index the same rows."""
+        if len(parts) == 1:
+            return parts[0]
+
+        def join(name: str) -> Tensor | None:
+            tensors = [getattr(part, name) for part in parts]
+            return None if tensors[0] is None else torch.cat(tensors)
+
+        groups = join("groups")
+        if groups is not None:  # levels of one category belong together in one part only
+            owner = torch.repeat_interleave(torch.tensor([len(part) for part in parts])).to(groups)
+            groups = groups + owner * (groups.max() + 1)
+        return FeatureBatch(
+            Cells.concatenate([part.cells for part in parts]),
+            torch.cat([part.metadata for part in parts]),
+            torch.cat([part.kinds for part in parts]),
+            join("units"),
+            join("positions"),
+            join("known"),
+            join("exposure"),
+            groups,
+        )
+
     def observing(self, cells: Cells) -> FeatureBatch:
         """Return the same features with the observations ``cells``."""
         return replace(self, cells=cells)

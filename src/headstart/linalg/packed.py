@@ -13,6 +13,7 @@ from headstart.linalg.array_ops import (
     Array,
     cholesky,
     cholesky_inverse,
+    multiply_vectors,
     to_double,
     to_precision_of,
 )
@@ -233,7 +234,7 @@ def solve(precision: A, linear: A) -> tuple[A, A]:
             mean[part], covariance[part] = solve(precision[part], linear[part])
         return mean, covariance
     covariance = cholesky_inverse(cholesky(to_double(precision)))
-    mean = (covariance @ to_double(linear)[..., None])[..., 0]
+    mean = multiply_vectors(to_double(linear), covariance)
     return to_precision_of(mean, linear), to_precision_of(covariance, precision)
 
 

@@ -25,6 +25,8 @@ _PASSES = 3  # over the groups
 
 _NUMBERS_AT_ONCE = 2**22  # of the designs of groups that are compared together
 
+_NUMBERS_IN_CACHE = 2**17  # of the designs at several strengths
+
 _CONSTANT_STRENGTH = 1e6  # prior variance of the constant relative to the noise: it is not shrunk
 
 _LINES_TO_CHOOSE = 2**17  # the strengths are chosen from at most this number of lines
@@ -325,10 +327,7 @@ def _best_strength(
         targets - fitted, leverage, weights, remaining, values, remaining.T @ weighted_targets
     )
     without = by_strength.without
-    step = max(1, _NUMBERS_AT_ONCE // max(1, remaining.numel()))
-    strengths_by_part = torch.split(_STRENGTHS.to(design.device), step)
-    parts = [by_strength.errors(some[:, None]) for some in strengths_by_part]
-    decrease = without - torch.cat(parts)  # (strengths, lines)
+    decrease = without - by_strength.errors(_STRENGTHS.to(design.device))  # (strengths, lines)
     gains = decrease.sum(1)
     z_scores = gains / (decrease.std(1, correction=0) * len(without) ** 0.5).clamp(min=1e-30)
     # By chance, the best of n uninformative groups has a squared correlation of 2·log(n) / lines.
@@ -363,29 +362,34 @@ class _ErrorsByStrength:
 
     @cached_property
     def _products(self) -> Tensor:
-        """The products b·a: (…, lines, width)."""
-        return self.residual @ self.linear.mT
+        """The products r·(b·a) of each column: (…, lines, width)."""
+        return self.remaining * (self.residual @ self.linear.mT)
 
     @cached_property
-    def _gram(self) -> Tensor:
-        """The matrix b·bᵀ: (…, width, width)."""
-        return self.linear @ self.linear.mT
+    def _factor(self) -> Tensor:
+        """The smaller of b and the root of b·bᵀ: (…, width, up to width)."""
+        if self.linear.shape[-2] >= self.linear.shape[-1]:
+            return self.linear
+        values, vectors = torch.linalg.eigh(self.linear @ self.linear.mT)
+        root: Tensor = vectors * values.clamp(min=0).sqrt()[..., None, :]
+        return root
 
     @property
     def without(self) -> Tensor:
         """The errors without the group: (lines,)."""
         return self.weights * self._squared / (1 - self.leverage).clamp(min=1e-6) ** 2
 
-    def errors(self, strength: Tensor | float) -> Tensor:
-        """Return the errors at one strength, or at several (strengths, 1) of one group: (…, lines)."""
-        shrunk = 1 / (self.values.clamp(min=0) + 1 / strength)
-        scaled = self.remaining * shrunk[..., None, :]
-        leverage = self.leverage + (self.remaining * scaled).sum(-1) * self.weights
-        if self.linear.shape[-2] <= self.linear.shape[-1]:
-            contribution = ((scaled @ self._gram) * scaled).sum(-1)
-        else:
-            contribution = ((scaled @ self.linear) ** 2).sum(-1)
-        error = self._squared - 2 * (scaled * self._products).sum(-1) + contribution
+    def errors(self, strengths: Tensor) -> Tensor:
+        """Return the errors at each of ``strengths`` (strengths,): (…, strengths, lines)."""
+        shrunk = 1 / (
+            self.values.clamp(min=0)[..., None, :] + 1 / strengths[:, None]
+        )  # (…, strengths, width)
+        leverage = self.leverage + (shrunk @ (self.remaining**2).mT) * self.weights
+        error = self._squared - 2 * (shrunk @ self._products.mT)
+        # In blocks of strengths: arrays of all together may not stay in the processor's cache.
+        for some in row_slices(len(strengths), self.remaining.numel(), _NUMBERS_IN_CACHE):
+            scaled = self.remaining[..., None, :, :] * shrunk[..., some, None, :]
+            error[..., some, :] += (scaled @ self._factor[..., None, :, :]).square_().sum(-1)
         return self.weights * error / (1 - leverage).clamp(min=1e-6) ** 2
 
 
@@ -406,10 +410,8 @@ def _gains_alone(parts: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         residual, solved**2 * weights, weights, remaining, values, remaining.mT @ weighted_targets
     )
     total = by_strength.without.sum()
-    least = total.expand(len(parts))
-    for strength in _STRENGTHS.tolist():
-        least = torch.minimum(least, by_strength.errors(strength).sum(1))
-    return 1 - least / total
+    least = by_strength.errors(_STRENGTHS.to(targets.device)).sum(-1).amin(-1)
+    return 1 - torch.minimum(least, total) / total
 
 
 # -- heads around their predictions -------------------------------------------------------------------

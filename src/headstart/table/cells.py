@@ -182,6 +182,18 @@ class Cells:
         weights = None if self.weights is None else self.weights[positions]
         return Cells(indptr, self.index[positions], self.values[positions], self.width, weights)
 
+    @staticmethod
+    def concatenate(parts: list[Cells]) -> Cells:
+        """Return the lines of all ``parts``, which have one width."""
+        if len(parts) == 1:
+            return parts[0]
+        index, values = (torch.cat([getattr(part, name) for part in parts]) for name in ("index", "values"))
+        indptr = offsets(torch.cat([part.counts for part in parts]))
+        weights = None
+        if any(part.weights is not None for part in parts):
+            weights = torch.cat([part.weighted(torch.ones_like(part.values)) for part in parts])
+        return Cells(indptr, index, values, parts[0].width, weights)
+
     def transpose(self) -> Cells:
         """Return the same observations with lines and index exchanged."""
         if self.index.device.type != "cpu":  # SciPy reads main memory only

@@ -53,6 +53,13 @@ class Outcome:
     # (n, 2): residuals of neighbours by which the two local parts move a prediction at strength 1
     local: Tensor | None = None
 
+    def at(self, values: slice) -> Outcome:
+        """Return the outcome of some ``values``."""
+        weights = None if self.weights is None else self.weights[values]
+        local = None if self.local is None else self.local[values]
+        parts = (self.truth[values], self.feature[values], self.binary[values])
+        return Outcome(self.predictive.at(values), *parts, weights, local)
+
     def weighted(self, numbers: Tensor) -> Tensor:
         """Multiply ``numbers`` of the values (n,) by their weights."""
         return numbers if self.weights is None else numbers * self.weights.to(numbers.dtype)

@@ -7,6 +7,7 @@ compares two. ``blend_outcomes`` blends the predictions of networks with those o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,10 +27,12 @@ from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Knowledge
 from headstart.table.cells import Cells, offsets
 from headstart.table.kinds import KindType
 from headstart.training.calibration import Outcome, RowOutcomes
-from headstart.training.episodes import Tasks, random_ranks
+from headstart.training.episodes import Episode, Tasks, random_ranks
 from headstart.training.meta_training import validation_episodes
 
 SHRINKAGE_FEATURES = 10  # number of features at which an estimated share or strength is shrunk by half
+
+_CELLS_AT_ONCE = 2**18  # observations of the episodes that are predicted together
 
 _ZEROS = 2**17  # cells without a click that are predicted, of all features together
 
@@ -146,23 +149,60 @@ def _outcomes(
     parts: dict[int, list[Outcome]] = {shots: [] for shots in episodes}
     for fold in torch.unique(tasks.fold).tolist():
         refined = adapter.refine_in_blocks(tasks.states[fold])  # once for all numbers of shots
-        for shots, fold_episodes in episodes.items():
-            features = torch.nonzero((tasks.batch.shots > shots) & (tasks.fold == fold))[:, 0]
-            if len(features) == 0:
-                continue
-            episode = next(episode for episode in fold_episodes if episode.states is tasks.states[fold])
-            heads = adapter.adapt(episode.context, refined)
-            targets = add_zeros(episode.targets, episode.context, seed, rows)
-            predictive = predict_cells(heads, refined, targets, episode.context.kinds, likelihood)
-            binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
-            feature, local = features[targets.lines], None
+        in_fold = {
+            shots: episode
+            for shots, by_fold in episodes.items()
+            for episode in by_fold
+            if episode.states is tasks.states[fold]
+        }
+        for some in _split_by_size(in_fold):
+            targets_by_shots = [add_zeros(each.targets, each.context, seed, rows) for each in some.values()]
+            targets = Cells.concatenate(targets_by_shots)
+            context = FeatureBatch.concatenate([episode.context for episode in some.values()])
+            heads = adapter.adapt(context, refined)
+            predictive = predict_cells(heads, refined, targets, context.kinds, likelihood)
+            local = None
             if neighbours is not None:
-                cells = episode.context.cells
-                observed = predict_cells(heads, refined, cells, episode.context.kinds, likelihood)
-                residuals = observed.residuals(cells.values)
-                local = neighbours.shifts_at_strength_one(episode.context, residuals, targets)
-            parts[shots].append(Outcome(predictive, targets.values, feature, binary, targets.weights, local))
+                observed = predict_cells(heads, refined, context.cells, context.kinds, likelihood)
+                residuals = observed.residuals(context.cells.values)
+                local = neighbours.shifts_at_strength_one(context, residuals, targets)
+            binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
+            features = [
+                torch.nonzero((tasks.batch.shots > shots) & (tasks.fold == fold))[:, 0] for shots in some
+            ]
+            outcome = Outcome(
+                predictive, targets.values, torch.cat(features)[targets.lines], binary, targets.weights, local
+            )
+            sizes = [len(each.index) for each in targets_by_shots]
+            for shots, part in zip(some, _split_outcome(outcome, sizes), strict=True):
+                parts[shots].append(part)
     return {shots: concatenate_outcomes(outcomes) for shots, outcomes in parts.items()}
+
+
+def _split_by_size(episodes: dict[int, Episode]) -> Iterator[dict[int, Episode]]:
+    """Divide the episodes by shots into groups of at most ``_CELLS_AT_ONCE`` observations, or of one each.
+
+    The episodes of a group are predicted together, because on a small table calls cost more than numbers.
+    """
+    some: dict[int, Episode] = {}
+    count = 0
+    for shots, episode in episodes.items():
+        size = len(episode.context.cells.index) + len(episode.targets.index)
+        if some and count + size > _CELLS_AT_ONCE:
+            yield some
+            some, count = {}, 0
+        some[shots] = episode
+        count += size
+    if some:
+        yield some
+
+
+def _split_outcome(outcome: Outcome, sizes: list[int]) -> Iterator[Outcome]:
+    """Divide an outcome into consecutive parts of these ``sizes``."""
+    start = 0
+    for size in sizes:
+        yield outcome.at(slice(start, start + size))
+        start += size
 
 
 def add_zeros(targets: Cells, context: FeatureBatch, seed: int, rows: int | None = None) -> Cells:
@@ -397,20 +437,22 @@ def predict_held_out_rows(
         position = torch.full((len(known),), -1)
         position[sample] = torch.arange(len(sample))
         half, rank = cells.counts // 2, random_ranks(cells, generator)
-        parts, shots = [], []
-        for size in VALIDATION_SHOTS:
-            rows = torch.nonzero(half >= max(1, size))[:, 0]
-            if not len(rows):
-                break
-            context = cells.keep(rank < size).take(rows)
-            targets = cells.keep((rank >= half[cells.lines]) & (position[cells.index] >= 0)).take(rows)
-            by_feature = replace(targets, index=position[targets.index], width=len(sample)).transpose()
-            refined = adapter.refine(backbone.states(context))
-            predictive = predict_cells(heads, refined, by_feature, known.kinds[sample], knowledge.likelihood)
-            binary = torch.full((len(by_feature.index),), all_binary) | (predictive.kinds == KindType.BINARY)
-            row = rows[by_feature.index]
-            parts.append(Outcome(predictive, by_feature.values, row, binary, by_feature.weights))
-            shots.append(known.shots[sample][by_feature.lines])
-        if not parts:
+        is_target = (rank >= half[cells.lines]) & (position[cells.index] >= 0)
+        all_targets = replace(
+            cells.keep(is_target), index=position[cells.index[is_target]], width=len(sample)
+        )
+        # All numbers of shots together: the rows are few, and calls cost more than numbers.
+        rows_by_shots = [torch.nonzero(half >= max(1, size))[:, 0] for size in VALIDATION_SHOTS]
+        rows = torch.cat(rows_by_shots)
+        if not len(rows):
             return None
-        return move(RowOutcomes(concatenate_outcomes(parts), torch.cat(shots)), CPU)
+        contexts = [
+            cells.keep(rank < size).take(some)
+            for size, some in zip(VALIDATION_SHOTS, rows_by_shots, strict=True)
+        ]
+        refined = adapter.refine(backbone.states(Cells.concatenate(contexts)))
+        targets = all_targets.take(rows).transpose()
+        predictive = predict_cells(heads, refined, targets, known.kinds[sample], knowledge.likelihood)
+        binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
+        outcome = Outcome(predictive, targets.values, rows[targets.index], binary, targets.weights)
+        return move(RowOutcomes(outcome, known.shots[sample][targets.lines]), CPU)
