@@ -394,7 +394,7 @@ def _check_values(
         kind = kinds[which[first]]
         raise InputError(
             f"{what}: the value {values[first]:g} at {names[first]!r} is not {kind.allowed} "
-            f"(kind {kind}){advice}{_if_missing(values[first])}"
+            f"(kind {kind.option}){advice}{_if_missing(values[first])}"
         )
     numbers: NDArray[np.float64] = kinds.numbers(values, which)
     scaled = kinds.scale_numbers(numbers, which)
@@ -506,7 +506,12 @@ def _feature_kind(model: ModelState, name: str, kind: object) -> Kind:
         parsed = kind if isinstance(kind, Kind) else Kind.parse(kind_name)
         if parsed.type not in {known.type for known in model.kinds}:
             raise InputError(f"feature {name!r}: kind {parsed} is {_not_among_kinds(model)}")
-        return parsed
+        if parsed.margin.is_complete:
+            return parsed
+        same = [known for known in model.kinds if known.option == parsed.option]
+        # Levels that the model does not know get scores as if all were equally frequent.
+        nothing = np.zeros(0)
+        return same[0] if same else replace(parsed, margin=parsed.margin.learn(nothing, nothing, 0))
     matches = [known for known in model.kinds if known.name == kind_name]
     if not matches:
         raise InputError(f"feature {name!r}: kind {kind_name} is {_not_among_kinds(model)}")
@@ -514,7 +519,7 @@ def _feature_kind(model: ModelState, name: str, kind: object) -> Kind:
     if len(matches) == 1 or (kind is None and first.type != KindType.REAL):
         return first
     if first.type != KindType.REAL:
-        raise InputError(f"feature {name!r}: say its ends, as {option_name('kind', str(first))}")
+        raise InputError(f"feature {name!r}: say its ends, as {option_name('kind', first.option)}")
     # Each real feature of the model has its own scale: the scale of this one is found from its observations.
     middle = model.middle
     return first if middle is None else first.with_units(middle.first, middle.second)
@@ -607,7 +612,9 @@ def _lists_of_table(model: ModelState, table: Table) -> ObservationLists:
     if impossible.any():
         first = int(np.argmax(impossible))
         kind = kinds[index[first]]
-        raise InputError(f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})")
+        raise InputError(
+            f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind.option})"
+        )
     numbers: NDArray[np.float64] = kinds.numbers(values, index)
     require_representable(values, kinds.scale_numbers(numbers, index), where)
     keys = np.array([model.feature_store.number(name) for name in table.features], dtype=np.int64)[index]
@@ -1111,7 +1118,7 @@ def _check_triples(
         first = int(np.flatnonzero(impossible)[0])
         kind = kinds[index[first]]
         raise InputError(
-            f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})"
+            f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind.option})"
             f"{_if_missing(values[first])}"
         )
     require_representable(values, kinds.scale(values, index), where)

@@ -657,7 +657,7 @@ class Prediction:
     def _lines(self) -> tuple[list[str], list[list[str]]]:
         """Return the header and the lines of the first cells.
 
-        A cell is the mean ± the standard deviation, of a category the most probable level.
+        A cell is the mean ± the standard deviation, of a feature with labels the most probable one.
         """
         more = ["…"] if len(self.features) > _MAX_COLUMNS else []
         shown = self.take_features(np.arange(min(len(self.features), _MAX_COLUMNS)))
@@ -666,8 +666,9 @@ class Prediction:
             [f"{m:.4g} ± {s:.2g}" for m, s in zip(*pair, strict=True)]
             for pair in zip(means, stds, strict=True)
         ]
-        for position, chances in shown.chances.items():
-            for line, label in enumerate(shown.labels(shown.features[position])[:MAX_LINES]):
+        for name in shown.labelled:
+            position, chances = shown.features.position(name), shown.probabilities(name)[:MAX_LINES]
+            for line, label in enumerate(shown.labels(name)[:MAX_LINES]):
                 cells[line][position] = f"{label} ({chances[line].max():.0%})"
         lines = [[row, *cell, *more] for row, cell in zip(self.rows, cells, strict=False)]
         return ["row", *list(self.features)[:_MAX_COLUMNS], *more], lines

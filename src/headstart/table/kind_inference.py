@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, join_names
+from headstart.errors import InputError, join_names, option_name
 from headstart.table.cells import Floats, Positions, chunk_slices, count_positions
 from headstart.table.kinds import (
     KINDS,
@@ -125,7 +125,7 @@ MAX_LEVELS = 20  # distinct values of a rating; it also needs at least this numb
 
 MANY_MAXIMA = 5  # columns with this number of different maxima have no upper limit
 
-_FITTABLE = 4  # observations that a model needs at least; a table with fewer is never fitted
+FITTABLE = 4  # observations that a model needs at least; a table with fewer is never fitted
 
 MAX_RATIO = 3  # of the largest maximum of ratings with a common range to the median one
 
@@ -357,7 +357,7 @@ def resolve_kinds(
             else summary.replace(" ", " features inferred as ", 1)
         )
         notes.append(f"{text} ({kinds_as_option(features.take(positions), inferred_kinds)})")
-    notes += _note_ones(resolved, index, values)
+    notes += _note_constants(resolved, index, values)
     if unobserved.any():
         notes.append(
             f"{int(unobserved.sum())} features without observations got the most common kind, {common}"
@@ -374,8 +374,12 @@ def check_values(
     row_index: Positions,
     feature_index: Positions,
     values: Floats,
+    duplicates: str = "error",
 ) -> None:
-    """Raise an error for the first value that its feature's kind does not allow."""
+    """Raise an error for the first value that its feature's kind does not allow.
+
+    Values of one cell were merged by the rule ``duplicates``.
+    """
     for part in chunk_slices(len(values)):
         bad = kinds.impossible(values[part], feature_index[part])
         if not bad.any():
@@ -383,10 +387,12 @@ def check_values(
         i = part.start + int(np.argmax(bad))
         kind = kinds[feature_index[i]]
         raise InputError(
-            f"row {rows[row_index[i]]!r}, feature {features[feature_index[i]]!r}: the value"
-            f" {values[i]:.12g} must be {kind.allowed} (the feature's kind is {kind}); correct the value, or"
-            f" give this feature another kind, as in {as_option({features[feature_index[i]]: 'real'})}, or,"
-            f" if it means 'missing', use {as_missing([values[i]])}"
+            f"row {rows[row_index[i]]!r}, feature {features[feature_index[i]]!r}: the value "
+            f"{values[i]:.12g} must be {kind.allowed} (the feature's kind is {kind.option}); correct the "
+            f"value, or give this feature another kind, as in "
+            f"{as_option({features[feature_index[i]]: 'real'})}, or, if it means 'missing', use "
+            f"{as_missing([values[i]])}"
+            + (f"; {option_name('duplicates', 'mean')} averages values" if duplicates == "mean" else "")
         )
 
 
@@ -508,12 +514,15 @@ def _only_ones(what: str, binary: Mapping[str | None, str]) -> InputError:
     )
 
 
-def _note_ones(kinds: Kinds, index: Positions, values: Floats) -> list[str]:
-    """Return a note if all values of the binary features are 1, as their kind was given explicitly."""
+def _note_constants(kinds: Kinds, index: Positions, values: Floats) -> list[str]:
+    """Return a note if all values of the binary features are 1, or all values of the table are equal."""
     binary = np.array([kind.name == "binary" for kind in kinds], dtype=bool)[index]
-    if not binary.any() or not (values[binary] == 1).all():
+    if binary.any() and (values[binary] == 1).all():
+        return ["all values of the binary features are 1: their predictions will be 1 everywhere"]
+    numeric = all(kind.name not in ("binary", "click", "category") for kind in kinds)
+    if not numeric or len(values) < FITTABLE or (values != values[0]).any():
         return []
-    return ["all values of the binary features are 1: their predictions will be 1 everywhere"]
+    return [f"all values are {values[0]:g}: the predictions will be {values[0]:g} everywhere"]
 
 
 def _infer(
@@ -528,7 +537,7 @@ def _infer(
         index, values = index[selected], values[selected]
     distinct_values = distinct_if_few(values, MAX_LEVELS)
     if distinct_values is not None and np.isin(distinct_values, (0, 1)).all():
-        if 0 not in distinct_values and undecided.all() and len(values) >= _FITTABLE:
+        if 0 not in distinct_values and undecided.all() and len(values) >= FITTABLE:
             raise _only_ones("every value is 1", {None: "binary"})
         partial.assign(undecided, Kind.binary())
         return

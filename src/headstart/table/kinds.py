@@ -928,6 +928,12 @@ class Kind:
         """The text form without parameters that are computed from the data: ``real``, ``rating:1:5``."""
         return str(self) if self.margin == RATING else self.margin.option
 
+    @property
+    def short(self) -> str:
+        """The option, with the number of levels in place of more than 20 of them."""
+        levels = getattr(self.margin, "names", ())
+        return self.option if len(levels) <= MAX_SHOWN else f"{self.name} of {len(levels)} levels"
+
     def allows(self, value: float) -> bool:
         """Return whether a value is possible."""
         return bool(self.margin.possible(value)) and (self.margin != RATING or self.low <= value <= self.high)
@@ -1165,13 +1171,13 @@ class Kinds(Sequence[Kind]):
         """Count the features of the five most frequent kinds: ``9066 rating:0.5:5``."""
         counts: dict[str, int] = {}
         for kind in self._kinds:
-            counts[kind.option] = counts.get(kind.option, 0) + 1
+            counts[kind.short] = counts.get(kind.short, 0) + 1
         texts = [f"{count} {text}" for text, count in sorted(counts.items(), key=lambda kv: -kv[1])]
         more = [f"{len(texts) - 5} more kinds"] if len(texts) > 5 else []
         return ", ".join(texts[:5] + more)
 
 
-MAX_SHOWN = 20  # features listed with a kind of their own; the others are counted
+MAX_SHOWN = 20  # features listed with a kind of their own, levels listed in a kind; others are counted
 
 
 def kinds_as_option(names: Iterable[str], kinds: Iterable[Kind]) -> str:

@@ -7,7 +7,9 @@ a binary feature, the positions of ordered levels, and one column of 0 and 1 per
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from headstart.errors import InputError, did_you_mean, join_names
 from headstart.table.cells import Floats, Positions
 from headstart.table.censored_values import MIN_EXACT, Limit, expected_values, parse_limit
-from headstart.table.kind_inference import KindsLike, parse_kind
+from headstart.table.kind_inference import FITTABLE, KindsLike, parse_kind
 from headstart.table.kinds import (
     Binary,
     Category,
@@ -30,7 +32,9 @@ from headstart.table.kinds import (
     Ordinal,
     as_option,
     column_name,
+    write_levels,
 )
+from headstart.table.missing_values import as_missing, is_no_answer
 from headstart.table.names import Names, as_name
 from headstart.table.shards import is_sharded
 from headstart.table.sources import BLANKS, Source, is_number, is_text
@@ -62,7 +66,7 @@ class LabelledSource(Source):
 
     def __init__(self, source: Source, error: InputError, weight: str | None = None) -> None:
         self.label, self.columns, self.own_names = source.label, source.columns, source.own_names
-        self.missing, self.notes = source.missing, source.notes
+        self.missing, self.notes, self.decimal = source.missing, source.notes, source.decimal
         self.error = error
         self.labels: list[str] = []
         self.texts: set[str] = set()  # the columns with texts
@@ -112,13 +116,16 @@ class LabelledSource(Source):
                     known = _as_text(self.missing.to_null(_as_text(array)))
                     distinct = pc.unique(known).drop_null().to_pylist()
                     written.add(name)
-                    if any(as_number(text) is None for text in distinct if text.strip()):
+                    if any(self._number(text) is None for text in distinct if text.strip()):
                         texts.add(name)
         find_orders = getattr(self._source, "orders", None)
         if texts and find_orders is not None:  # a frame does not convert texts to numbers
             texts |= written
         self.orders = {} if find_orders is None else find_orders(sorted(texts))
         return texts
+
+    def _number(self, text: str) -> float | None:
+        return as_number(text.replace(self.decimal, "."))
 
     def _encode(self, array: pa.Array) -> pa.Array:
         """Return the positions of texts in ``labels`` as float64; blank texts are null."""
@@ -151,6 +158,8 @@ def _resembles_number(text: str) -> bool:
     """Return whether a text is a number, perhaps with another decimal point or a sign: 4,5 or <0.1."""
     return as_number(text) is not None or _NUMBER.fullmatch(text) is not None
 
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d.*|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
 _NUMBER = re.compile(r"[^\w]*\d[\d.,'\s]*(?:[^\w\s]|e[+-]?\d+)*")
 
@@ -233,6 +242,7 @@ def resolve_labels(
     order = np.argsort(feature_index, kind="stable")
     starts = np.searchsorted(feature_index[order], np.arange(len(features) + 1))
     one_label = sum(not _resembles_number(text) for text in labels) == 1
+    unified = _unify_spellings(labels)
     is_long = not texts & set(features)  # then the texts are those of the one column of values
     labelled: list[_Feature] = []
     weights, censored = np.ones(len(values)), 0
@@ -243,12 +253,18 @@ def resolve_labels(
         from_text = bool(texts) and (is_long or name in texts)
         if from_text:
             distinct, inverse = np.unique(values[cells].astype(np.int64), return_inverse=True)
-            found = [labels[i] for i in distinct]
-            numbers = [as_number(text) for text in found]
+            found = [(labels if _has_levels(margin) else unified)[i] for i in distinct]
+            numbers = [as_number(text.replace(source.decimal, ".")) for text in found]
             if not _is_labelled(margin) and all(number is not None for number in numbers):
                 values[cells] = np.array(numbers, np.float64)[inverse] if len(cells) else values[cells]
                 continue
-            limits = [parse_limit(text) for text in found]
+            for text, number in zip(found, numbers, strict=True):
+                if number is not None and not math.isfinite(number):
+                    raise InputError(
+                        f"feature {name!r}: the value {text!r} is neither a number nor a label; if it means "
+                        f"'missing', use {as_missing([text])}"
+                    )
+            limits = [parse_limit(text.replace(source.decimal, ".")) for text in found]
             if not _is_labelled(margin) and all(map(_any_of, numbers, limits)):
                 _require_censored_kind(name, margin, found, limits, numbers)
                 values[cells], weights[cells] = _replace_limits(numbers, limits, inverse)
@@ -256,6 +272,12 @@ def resolve_labels(
                 continue
             if margin is not None and not isinstance(margin, (Binary, Category, Ordinal)):
                 raise source.error  # type: ignore[attr-defined]
+            if margin is None and len(labels) == 1 and len(values) >= FITTABLE and one_label:
+                raise InputError(
+                    f"{source.label}: every value is {labels[0]!r}, so there is nothing to predict; if these "
+                    "are clicks, purchases or views, write 1 in its place and use "
+                    f"{as_option({None: 'click'})}"
+                )
             if margin is None and (one_label or any(_resembles_number(text) for text in found)):
                 raise source.error  # type: ignore[attr-defined]  # a mistake among numbers
         elif _is_labelled(margin):
@@ -263,17 +285,54 @@ def resolve_labels(
             found = [f"{value:.12g}" for value in distinct]
         else:
             continue
-        sorted_labels = sorted(found, key=_label_key)
+        sorted_labels = sorted(set(found), key=_label_key)
         places = np.array([sorted_labels.index(text) for text in found], dtype=np.int64)
         codes[cells] = places[inverse] if len(cells) else codes[cells]
         orders = source.orders if isinstance(source, LabelledSource) else {}
         ordered = orders.get(name) or (next(iter(orders.values()), ()) if is_long else ())
         labelled.append(_Feature(position, name, sorted_labels, cells, margin, ordered))
-    notes = _infer_labelled(labelled)
+    notes = [*_note_spellings(labels, unified), *_infer_labelled(labelled)]
     if censored:
         notes.insert(0, f"{censored} censored values, such as <0.1, read as their expected values")
     resolved = _replace(labelled, kinds, rows, features, row_index, feature_index, values, codes, notes)
     return resolved._replace(weights=np.repeat(weights, resolved.repeats)) if censored else resolved
+
+
+def _has_levels(margin: Margin | None) -> bool:
+    """Return whether the user named the levels of a margin, and so their spelling."""
+    return bool(margin is not None and (margin.labels or getattr(margin, "names", ())))
+
+
+def _unify_spellings(labels: Sequence[str]) -> list[str]:
+    """Return labels with one spelling of yes, no, true, false and other words of known pairs, the first one.
+
+    A single letter is such a word only if the labels have no other letters.
+
+    >>> _unify_spellings(["Yes", "no", "YES", "dunno", "Dunno"])
+    ['Yes', 'no', 'Yes', 'dunno', 'Dunno']
+    """
+    folded = {label.casefold() for label in labels}
+    words = {word for pair in PAIRS for word in pair if len(word) > 1 or folded == set(pair)}
+    first: dict[str, str] = {}
+    return [
+        first.setdefault(label.casefold(), label) if label.casefold() in words else label for label in labels
+    ]
+
+
+def _note_spellings(labels: Sequence[str], unified: Sequence[str]) -> list[str]:
+    """Return notes on labels that differ in upper and lower case only: words that are unified, and others."""
+    merged = [label for label, one in zip(labels, unified, strict=True) if label != one]
+    notes = []
+    if merged:
+        notes.append(f"spellings of yes, no and the like read as one label: {join_names(merged)}")
+    kept = Counter(label.casefold() for label in dict.fromkeys(unified))
+    apart = sorted(label for label in set(unified) if kept[label.casefold()] > 1)
+    if apart:
+        notes.append(
+            f"labels that differ in upper and lower case only are different levels: {join_names(apart)}; if "
+            "they mean the same, write them the same"
+        )
+    return notes
 
 
 def _any_of(number: float | None, limit: Limit | None) -> bool:
@@ -343,10 +402,17 @@ def _infer_labelled(labelled: list[_Feature]) -> list[str]:
     for feature in open_features:
         feature.inferred = True
         if feature.order:
+            _refuse_no_answers(feature)
             feature.margin = Ordinal(feature.order)
         elif len(union := unions[feature.position]) == 2:
             feature.margin = Binary(_pair(union) or union)
         else:
+            if len(feature.own) > 1 and all(map(_DATE.fullmatch, feature.own)):
+                raise InputError(
+                    f"feature {feature.name!r} has dates, such as {feature.own[0]!r}, in place of values; "
+                    "give numbers, such as the days since a start, or read them as options with "
+                    f"{as_option({feature.name: 'category'})}"
+                )
             limit = max(20.0, MAX_TEXT_SHARE * len(feature.cells))
             if len(feature.own) > min(limit, MAX_LABELS):
                 option = as_option({feature.name: "category"})
@@ -376,6 +442,17 @@ def _infer_labelled(labelled: list[_Feature]) -> list[str]:
                 )
             feature.margin = Ordinal(feature.order)
     return _notes([feature for feature in labelled if feature.inferred])
+
+
+def _refuse_no_answers(feature: _Feature) -> None:
+    """Raise an error if an observed level of ordered categories says that there is no answer."""
+    found = [label for label in feature.own if is_no_answer(label)]
+    if found:
+        kind = Kind(Ordinal(feature.order)).option
+        raise InputError(
+            f"feature {feature.name!r}: the ordered levels contain {join_names(found)}, which may mean "
+            f"'missing'; if so, use {as_missing(found)}, otherwise {as_option({feature.name: kind})}"
+        )
 
 
 def _shared_labels(features: list[_Feature]) -> dict[int, tuple[str, ...]]:
@@ -413,22 +490,23 @@ def _pair(labels: Sequence[str]) -> tuple[str, str] | None:
 
 def _notes(inferred: list[_Feature]) -> list[str]:
     """Return one note per kind that was inferred from labels, which can be pasted back."""
-    by_kind: dict[str, list[str]] = {}
+    by_kind: dict[Kind, list[str]] = {}
     for feature in inferred:
-        by_kind.setdefault(Kind(feature.margin).option, []).append(feature.name)  # type: ignore[arg-type]
+        by_kind.setdefault(Kind(cast(Margin, feature.margin)), []).append(feature.name)
     if not by_kind:
         return []
     reasons = {"ordinal": "ordered categories", "binary": "two labels", "category": "labels without an order"}
     usual = max(by_kind, key=lambda kind: len(by_kind[kind]))
     notes = []
     for kind, names in by_kind.items():
-        option = as_option({None: kind} if len(by_kind) == 1 else dict.fromkeys(names[:20], kind))
+        text = kind.option if kind.short == kind.option else kind.name  # to be pasted back
+        option = as_option({None: text} if len(by_kind) == 1 else dict.fromkeys(names[:20], text))
         also = ""
-        if kind == usual and kind.startswith("category"):
+        if kind == usual and kind.name == "category":
             also = "; if the labels have an order, name it, as in ordinal:never,sometimes,often"
         noun = "feature" if len(names) == 1 else "features"
-        reason = reasons[kind.partition(":")[0]]
-        notes.append(f"{len(names)} {noun} inferred as {kind} because of {reason} ({option}){also}")
+        reason = reasons[kind.name]
+        notes.append(f"{len(names)} {noun} inferred as {kind.short} because of {reason} ({option}){also}")
     return notes if len(notes) <= 5 else [*notes[:5], f"{len(notes) - 5} more kinds inferred from labels"]
 
 
@@ -468,7 +546,7 @@ def _replace(
             raise InputError(
                 f"row {rows[row_index[wrong]]!r}, feature {name!r}: the value {unknown[0]!r} is not one of "
                 f"{join_names(known, 10)}{did_you_mean(unknown[0], known)}; correct the value, or add "
-                "it to the levels of the kind"
+                f"it to the levels of the kind{_advise_on_commas(unknown[0], margin)}"
             )
         places = np.array([known.index(label) for label in feature.own], dtype=np.int64)
         resolved.pop(name, None)
@@ -520,6 +598,11 @@ def _replace(
         notes,
         bases,
     )
+
+
+def _advise_on_commas(label: str, margin: Margin) -> str:
+    """Return how to write a level with a comma, if the label has one."""
+    return f", as in {margin.name}:{write_levels([label, 'another'])}" if "," in label else ""
 
 
 def describe_columns(

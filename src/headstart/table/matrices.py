@@ -76,12 +76,13 @@ def _names(names: Sequence[object] | None, count: int, noun: str, label: str) ->
 def _as_floats(data: NDArray[Any], label: str) -> NDArray[np.float64]:
     """Return numbers or booleans as float64; None in an array of objects is missing."""
     if data.dtype.kind not in "biufO":
-        raise InputError(f"{label} must contain numbers; got {data.dtype}")
+        raise InputError(f"{label} must contain numbers; got {data.dtype}; give labels in a frame")
     try:
         return np.asarray(data, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{label} must contain numbers, with NaN where nothing is observed: {error}"
+            f"{label} must contain numbers, with NaN where nothing is observed: {error}; give labels in a "
+            "frame"
         ) from None
 
 

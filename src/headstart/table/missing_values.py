@@ -53,8 +53,12 @@ class MissingCodes:
         for code in codes:
             if isinstance(code, str) and code.strip():
                 try:
-                    numbers.append(float(code))
+                    number = float(code)
                 except ValueError:
+                    number = math.nan
+                if math.isfinite(number):
+                    numbers.append(number)
+                else:  # also nan and inf, which are not written by numbers
                     texts.append(code.strip())
             elif is_value(code) and not isinstance(code, (bool, np.bool_)):
                 numbers.append(_as_float(code))
@@ -96,6 +100,20 @@ class MissingCodes:
 
 
 NO_CODES = MissingCodes()
+
+_NO_ANSWER = re.compile(
+    r"(refus|don'?t know|do not know|not applicable|inapplicable|no answer|not asked|not answered"
+    r"|no response|missing|skipped).*|d\.?k\.?|n\.?/?a\.?|dk/na"
+)
+
+
+def is_no_answer(label: str) -> bool:
+    """Return whether a label says that there is no answer.
+
+    >>> is_no_answer("Refused"), is_no_answer("n/a"), is_no_answer("Nauru")
+    (True, True, False)
+    """
+    return _NO_ANSWER.fullmatch(label.strip().casefold()) is not None
 
 
 def _as_float(code: Any) -> float:

@@ -493,7 +493,7 @@ def merge_duplicates(
     if weights is not None:
         differs |= weights[1:] != weights[:-1]
     differs &= repeated
-    if differs.any() and (duplicates == "error" or (labels and duplicates == "mean")):
+    if differs.any() and (duplicates == "error" or (labels and duplicates != "last")):
         first = int(np.argmax(differs))
         row, feature = rows[row_index[first]], features[feature_index[first]]
         several = [
@@ -636,7 +636,7 @@ def assemble(
         notes += labelled.notes
     if opened.lines is not None:
         first_notes += _compare_features(observed, [bases.get(name, name) for name in named])
-    resolved, kind_notes = _resolve_kinds(kinds, rows, features, ordered)
+    resolved, kind_notes = _resolve_kinds(kinds, rows, features, ordered, duplicates)
     notes = [*first_notes, *notes, *merge_notes, *kind_notes]
     types = _normalise_keys(
         metadata_types or {}, "metadata_types must map columns to types, as {'year': 'date'}"
@@ -739,11 +739,11 @@ def _renumber(numbers: Positions, positions: NDArray[np.int64]) -> Positions:
 
 
 def _resolve_kinds(
-    kinds: KindsLike, rows: Names, features: Names, observations: SortedObservations
+    kinds: KindsLike, rows: Names, features: Names, observations: SortedObservations, duplicates: str
 ) -> tuple[Kinds, tuple[str, ...]]:
     resolved, notes = resolve_kinds(kinds, features, observations.feature_index, observations.values)
     if kinds is not None:
-        run_in_each_process(lambda: check_values(resolved, rows, features, *observations[:3]))
+        run_in_each_process(lambda: check_values(resolved, rows, features, *observations[:3], duplicates))
     return resolved, notes
 
 

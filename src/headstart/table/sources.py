@@ -145,6 +145,7 @@ class Source(ABC):
     own_names: tuple[object, ...]  # the names of the columns in the source, before normalisation
     missing: MissingCodes = NO_CODES  # values of ``numbers`` in ``batches`` that become null
     notes: tuple[str, ...] = ()  # on parts that are left out or changed
+    decimal: str = "."  # the decimal point of numbers in texts
     _temporary_folder: TemporaryDirectory[str] | None = None  # of a copy; exists as long as the source does
 
     @abstractmethod
@@ -212,8 +213,8 @@ def convert_batch(
         columns.append(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
     for name in numbers:
         array = batch.column(name)
-        if pa.types.is_dictionary(array.type) and is_number(array.type.value_type):
-            array = array.dictionary_decode()  # a category of numbers
+        if pa.types.is_dictionary(array.type) and not is_text(array.type.value_type):
+            array = array.dictionary_decode()  # a category of numbers or booleans
         array = source.missing.to_null(array)
         arrow_type = array.type
         if not (is_number(arrow_type) or pa.types.is_boolean(arrow_type) or pa.types.is_null(arrow_type)):
@@ -335,6 +336,8 @@ BLOCK = 1 << 24
 _PROBLEMS = (UnicodeError, OSError, EOFError, csv.Error, zlib.error)
 
 
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([.,][0-9]{3})+")  # 1,296, which may be 1296 or 1.296
+
 _WHOLE = re.compile(r"[+-]?[0-9]{16,30}")  # a whole number that float64 may not keep with all digits
 
 
@@ -346,7 +349,7 @@ class CsvSource(Source):
     def __init__(self, path: Path, usual: str, form: TextFormat, wanted: Sequence[str] = ()) -> None:
         """Read the header. ``usual`` is the separator that the file's name stands for."""
         self.label, self._path = str(path), path
-        self._encoding, self._decimal = form.encoding or "utf-8", form.decimal or "."
+        self._encoding, self.decimal = form.encoding or "utf-8", form.decimal or "."
         self.missing = form.missing
         with self._explain_errors():
             with self._open() as file:
@@ -365,7 +368,7 @@ class CsvSource(Source):
             include_columns=list(types),
             column_types=types,
             null_values=[*BLANKS, *self.missing.texts],
-            decimal_point=self._decimal,
+            decimal_point=self.decimal,
         )
         with self._explain_errors(names, numbers):
             for batch in pa_csv.open_csv(self._path, *self._options(), convert):
@@ -377,7 +380,7 @@ class CsvSource(Source):
     def read(self, name: str) -> pa.Table:
         """Return the whole file, with inferred column types; names stay text."""
         types = {self.own([name])[0]: pa.string()}
-        convert = pa_csv.ConvertOptions(column_types=types, decimal_point=self._decimal)
+        convert = pa_csv.ConvertOptions(column_types=types, decimal_point=self.decimal)
         with self._explain_errors([name]):
             table = pa_csv.read_csv(self._path, *self._options(), convert)
         table = table.rename_columns(list(self.columns))
@@ -428,11 +431,15 @@ class CsvSource(Source):
                     return f"line {line} has {counts}: {_short(self._separator.join(fields))!r}"
                 for column in numbers:
                     text = fields[positions[column]]
-                    if line > 1 and text not in self.missing.texts and not _is_number(text, self._decimal):
+                    if line > 1 and text not in self.missing.texts and not _is_number(text, self.decimal):
                         record = ", ".join(f"{name} {fields[positions[name]]!r}" for name in names)
-                        other = "," if self._decimal == "." else "."
+                        other = "," if self.decimal == "." else "."
                         is_other = _is_number(text, other)
-                        hint = f"; use {option_name('decimal', other)}" if is_other else advise_on_text(text)
+                        hint = advise_on_text(text)
+                        if is_other:
+                            hint = f"; use {option_name('decimal', other)}"
+                            if _THOUSANDS.fullmatch(text.strip()):
+                                hint += f", or, if {other!r} separates thousands, write numbers without it"
                         return f"line {line}: {text!r} in column {column!r} is not a number ({record}){hint}"
         except _PROBLEMS as error:
             return f"{self._reason(error)} (after line {line})"
@@ -507,10 +514,11 @@ class FrameSource(Source):
 
     def orders(self, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Return the categories of the ordered categorical columns among ``columns``, in their order."""
-        orders = {}
+        orders, unobserved = {}, {*BLANKS, *self.missing.texts}
         for column, array in zip(columns, self._table(columns, ()).columns, strict=True):
             if pa.types.is_dictionary(array.type) and array.type.ordered and array.num_chunks:
-                orders[column] = tuple(str(value) for value in array.chunk(0).dictionary.to_pylist())
+                categories = [str(value) for value in array.chunk(0).dictionary.to_pylist()]
+                orders[column] = tuple(text for text in categories if text not in unobserved)
         return orders
 
     def read(self, name: str) -> pa.Table:
@@ -773,9 +781,7 @@ def _open_path(path: Path, columns: Sequence[str], form: TextFormat) -> Source:
         if name.endswith((".parquet", ".pq")):
             return ParquetSource(path, form.missing)
         if survey_files.is_survey_file(name):
-            source = survey_files.open_survey_file(path, str(path), columns)
-            source.missing = form.missing
-            return source
+            return survey_files.open_survey_file(path, str(path), columns, form.missing)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         if isinstance(error, InputError):
             raise

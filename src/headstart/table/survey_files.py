@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headstart.errors import InputError, join_names
-from headstart.table.missing_values import NO_CODES
+from headstart.table.missing_values import NO_CODES, MissingCodes, as_missing, is_no_answer
 from headstart.table.sources import FrameSource, Source, is_number
 
 _READERS = {".sav": "read_sav", ".zsav": "read_sav", ".dta": "read_dta", ".sas7bdat": "read_sas7bdat"}
@@ -33,10 +33,15 @@ def is_survey_file(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def open_survey_file(path: Path, label: str, wanted: Sequence[str]) -> Source:
-    """Open a file with its records; ``wanted`` are the columns that may contain text."""
+def open_survey_file(
+    path: Path, label: str, wanted: Sequence[str], missing: MissingCodes = NO_CODES
+) -> Source:
+    """Open a file with its records; ``wanted`` are the columns that may contain text.
+
+    Values among the codes ``missing`` are not observed, and are no levels.
+    """
     if path.name.lower().endswith(_EXCEL):
-        return _name(FrameSource(_read_excel(path, label), wanted, NO_CODES), label)
+        return _name(FrameSource(_read_excel(path, label), wanted, missing), label)
     columns, facts = _read(path, label)
     numeric = [name for name, column in columns.items() if is_number(column.type) or column.type == pa.null()]
     left_out = [name for name in columns if name not in numeric and name not in wanted]
@@ -44,8 +49,11 @@ def open_survey_file(path: Path, label: str, wanted: Sequence[str]) -> Source:
     labelled = {
         name: labels for name, labels in facts.variable_value_labels.items() if name in kept and labels
     }
+    for name in labelled.keys() - set(wanted):
+        kept[name] = missing.to_null(kept[name])
+        labelled[name] = {code: text for code, text in labelled[name].items() if code not in missing.numbers}
     answers = _answers(path, label, kept, labelled, facts.variable_measure)
-    source = _name(FrameSource(pa.table(kept | answers), (), NO_CODES), label)
+    source = _name(FrameSource(pa.table(kept | answers), (), missing), label)
     if left_out:
         source.notes += (f"{label}: variables of text or dates were left out: {join_names(left_out)}",)
     codes = [name for name in labelled if name not in answers and name not in wanted]
@@ -56,6 +64,18 @@ def open_survey_file(path: Path, label: str, wanted: Sequence[str]) -> Source:
             f"{code} for {text!r} of {codes[0]!r}: their measure is not nominal or ordinal, or a value has "
             "no label",
         )
+        doubtful = {
+            code: str(text)
+            for name in codes
+            for code, text in labelled[name].items()
+            if is_no_answer(str(text)) and pc.any(pc.equal(kept[name], code)).as_py()
+        }
+        if doubtful:
+            texts = ", ".join(f"{code:g} ({text})" for code, text in sorted(doubtful.items()))
+            source.notes += (
+                f"{label}: the labels of some values may mean 'missing': {texts}; if they do, use "
+                f"{as_missing(sorted(doubtful))}",
+            )
     return source
 
 
