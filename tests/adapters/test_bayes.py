@@ -55,7 +55,10 @@ def test_a_head_is_the_textbooks_posterior(
     adapter.prior.p_uninformative.zero_()  # metadata is not doubted here
     states = adapter.refine(world.knowledge.states)
     heads = adapter.adapt(world.batch, states)
-    priors = adapter.prior_mean(world.batch, adapter.context_sums(world.batch, states)).double().numpy()
+    description = adapter.prior.describe(world.batch.metadata, world.batch.kinds)
+    means = adapter.prior.mean(world.batch)
+    sums = adapter.context_sums(world.batch, states, means)
+    priors = adapter.prior_mean(description, means, sums).double().numpy()
     root = adapter.prior.root(adapter.dtype).numpy()
     for n, kind in enumerate(world.batch.kinds.tolist()):
         precision = np.linalg.inv(root @ root.T)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -82,7 +81,7 @@ class ClosedFormAdapter(Adapter):
 
     The prior and the noise, which depends on the row, are initialised from the backbone's heads and
     meta-trained through the closed form. The posterior is exact for ratings and reals, and Laplace's
-    approximation for values behind a logistic link. Subclasses define the prior mean.
+    approximation for values behind a logistic link.
     """
 
     refines: ClassVar[bool] = True
@@ -147,13 +146,20 @@ class ClosedFormAdapter(Adapter):
 
     # -- the prior --------------------------------------------------------------------------------
 
-    @abstractmethod
-    def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:
-        """Return the prior mean of each head, given metadata and ``context_sums``: (features, size)."""
+    def context_sums(self, batch: FeatureBatch, states: RowStates, means: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the sums over contexts that ``prior_mean`` reads: here none, (features, 0).
 
-    def context_sums(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """Return the sums over contexts that the prior mean reads: here none, (features, 0)."""
+        ``means`` (features, size) are the heads predicted from metadata.
+        """
         return states.code.new_zeros(len(batch), 0)
+
+    def prior_mean(self, description: Tensor, means: Tensor, sums: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the prior mean of each head: here the ``means`` predicted from metadata, (features, size).
+
+        ``description`` (features, columns) are the columns of ``HeadPrior.describe``, and ``sums`` the
+        ``context_sums``.
+        """
+        return means
 
     @property
     def mixes_priors(self) -> bool:
@@ -202,29 +208,33 @@ class ClosedFormAdapter(Adapter):
         ``reduce`` adds up tensors over processes; None if this process has all observations.
         """
         batch = self._winsorise(batch, states, sharded=reduce is not None)
-        sums, shots, unscaled = self.context_sums(batch, states), batch.shots, batch.unscaled
+        description = self.prior.describe(batch.metadata, batch.kinds)
+        means = self.prior.mean(batch, description)
+        sums, shots, unscaled = self.context_sums(batch, states, means), batch.shots, batch.unscaled
         if reduce is not None:
             sums = reduce(sums) if sums.shape[1] else sums
             shots, unscaled = reduce(shots.clone()), torch.zeros_like(unscaled)
-        prior_mean = self.prior_mean(batch, sums).to(self.dtype)
-        root, none = self.prior.root(self.dtype), batch.kinds[:0]
-        heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # for no features
+        prior_mean = self.prior_mean(description, means, sums).to(self.dtype)
+        root = self.prior.root(self.dtype)
+        if len(batch) == 0:
+            return self._heads(prior_mean, root.expand(0, -1, -1), batch.kinds)
         squashed = self.knowledge.likelihood.squashes(batch.kinds)
         clicks = batch.kinds == KindType.CLICK
         # Features of one group need the same solver.
         solver = squashed + 2 * (batch.kinds == KindType.BINARY) + 4 * unscaled + 8 * clicks
-        for group in groups_of_similar_counts(
-            shots, self.prior.size, solver, None if reduce is None else _SHARDED_BUDGET
-        ):
-            part = batch.take(group)
-            order.append(group)
-            if bool(unscaled[group[0]]) and self.scale_prior is not None and part.units is not None:
-                heads.append(self._unscaled_heads(part, states, prior_mean[group], root))
-                continue
-            posterior = self._condition_logistic if bool(squashed[group[0]]) else self._condition_linear
-            mean, covariance = posterior(part, states, prior_mean[group], root, reduce)
-            heads.append(self._heads(mean, covariance, part.kinds))
-        return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
+        budget = None if reduce is None else _SHARDED_BUDGET
+        groups = list(groups_of_similar_counts(shots, self.prior.size, solver, budget))
+
+        def group_heads(part: FeatureBatch, means: Tensor, first: int) -> Heads:
+            if bool(unscaled[first]) and self.scale_prior is not None and part.units is not None:
+                return self._unscaled_heads(part, states, means, root)
+            condition = self._condition_logistic if bool(squashed[first]) else self._condition_linear
+            return self._heads(*condition(part, states, means, root, reduce), part.kinds)
+
+        if len(groups) == 1:
+            return group_heads(batch, prior_mean, 0)
+        parts = [group_heads(batch.take(group), prior_mean[group], int(group[0])) for group in groups]
+        return Heads.concatenate(parts).take(torch.argsort(torch.cat(groups)))
 
     def _condition_linear(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor, reduce: Reduce | None
@@ -558,7 +568,3 @@ class BayesHead(ClosedFormAdapter):
     def __init__(self, config: BayesConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
         self.requires_grad_(False)  # `prepare` sets all parameters; only chn-bayes meta-trains them
-
-    def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the heads predicted from metadata: (features, size)."""
-        return self.prior.mean(batch)

@@ -144,20 +144,19 @@ class CHNBayes(ClosedFormAdapter):
             variance = torch.cat([variance, torch.zeros_like(learned)], dim=1)
         return replace(states, activation=activation, variance=variance)
 
-    def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:
-        """Return the prediction by metadata plus the output of the hypernetwork: (features, size)."""
+    def prior_mean(self, description: Tensor, means: Tensor, sums: Tensor) -> Tensor:
+        """Return the predictions by metadata plus the outputs of the hypernetwork: (features, size)."""
         inputs = _context_inputs(sums.to(self.prior_std.dtype))
         encoded = [self.dropout(self.g(inputs))]
         if self.h is not None:
-            description = self.prior.describe(batch.metadata, batch.kinds)[:, : len(self.readable)]
-            encoded.append(self.dropout(self.h(description * self.readable)))
+            encoded.append(self.dropout(self.h(description[:, : len(self.readable)] * self.readable)))
         correction: Tensor = self.prior_std * self.net(torch.cat(encoded, dim=1))
-        return self.prior.mean(batch) + correction
+        return means + correction
 
-    def context_sums(self, batch: FeatureBatch, states: RowStates) -> Tensor:
+    def context_sums(self, batch: FeatureBatch, states: RowStates, means: Tensor) -> Tensor:
         """Return the number of shots and Σ f([code, x, residual]): (features, 1 + encoding)."""
         cells = batch.cells
-        prior_mean = self.prior.mean(batch)[cells.lines]
+        prior_mean = means[cells.lines]
         activation = states.activation.index_select(0, cells.index)
         logits = (activation * prior_mean[:, :-1]).sum(1) + prior_mean[:, -1]
         expected = self.knowledge.likelihood.mean(logits, batch.kinds[cells.lines])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from headstart.core.types import (
     add_cubic_terms,
     spline_terms,
 )
-from headstart.linalg.array_ops import A, Array, namespace
+from headstart.linalg.array_ops import A, Array, namespace, to_dtype_of, to_library_of
 from headstart.linalg.packed import (
     append_one,
     make_positive_definite,
@@ -319,7 +320,7 @@ class HeadPrior(nn.Module):
         self.numeric = Description.of(metadata[:0], knowledge.widths).numeric_columns()
         self.kernel = MetadataKernel(metadata, knowledge.widths)
         # The last arguments of ``describe`` in numpy, and its result.
-        self._last_description: tuple[Array, Array, Array] | None = None
+        self._last_description: tuple[Any, Any, Any] | None = None
         columns = self.describe(metadata[:0], knowledge.kinds[:0]).shape[1]
         # Not meta-trained: the prior mean of a known feature would no longer be a leave-one-out prediction.
         self.base: Tensor
@@ -436,25 +437,24 @@ class HeadPrior(nn.Module):
         of kernels, and a constant. In numpy, ``metadata`` (…, width) and ``kinds`` (…) are those of one
         feature or a stack of features.
         """
-        if isinstance(metadata, np.ndarray):
-            last = self._last_description  # the parts of one head are computed from the same description
-            if last is not None and last[0] is metadata and np.array_equal(last[1], kinds):
-                return last[2]
-            lead: tuple[int, ...] = metadata.shape[:-1]
-            splines = spline_terms(metadata[..., self.numeric.numpy()]).reshape(*lead, -1)
-            parts: list[Array] = [add_cubic_terms(metadata, self.nonlinear.numpy()), splines]
-            if self.encodes_kind:
-                parts.append(np.arange(self.types) == kinds[..., None])
-            parts.append(self.kernel.similarities(metadata))
-            described = np.concatenate([*parts, np.ones((*lead, 1))], -1, dtype=metadata.dtype)
-            self._last_description = metadata, kinds, described
-            return described
-        splines = spline_terms(metadata[:, self.numeric]).flatten(1)
-        columns: list[Tensor] = [add_cubic_terms(metadata, self.nonlinear), splines]
+        last = self._last_description  # the parts of one head are computed from the same description
+        if last is not None and last[0] is metadata and np.array_equal(last[1], kinds):
+            return last[2]  # type: ignore[no-any-return]
+        xp = namespace(metadata)
+        columns = [add_cubic_terms(metadata, to_library_of(self.nonlinear, metadata))]
+        if len(self.numeric):
+            splines = spline_terms(metadata[..., to_library_of(self.numeric, metadata)])
+            columns.append(splines.reshape(*metadata.shape[:-1], len(self.numeric) * SPLINE_TERMS))
         if self.encodes_kind:
-            columns.append(nn.functional.one_hot(kinds, self.types).to(metadata.dtype))
-        columns.append(self.kernel.similarities(metadata).to(metadata.dtype))
-        return torch.cat([*columns, metadata.new_ones(len(metadata), 1)], dim=1)
+            columns.append(xp.stack([kinds == type_ for type_ in range(self.types)], -1))
+        if self.kernel.width:
+            columns.append(self.kernel.similarities(metadata))
+        columns.append(xp.ones_like(kinds[..., None], dtype=metadata.dtype))
+        joined: A = xp.concatenate(columns, -1)
+        described = to_dtype_of(joined, metadata)
+        if isinstance(metadata, np.ndarray):
+            self._last_description = metadata, kinds, described
+        return described
 
     def readable_columns(self, knowledge: Knowledge) -> Tensor:
         """Return the mask of the columns of ``describe`` that networks may read: (columns,).
@@ -492,9 +492,14 @@ class HeadPrior(nn.Module):
             means[known >= 0] = of_known
         return means
 
-    def mean(self, batch: FeatureBatch) -> Tensor:
-        """Compute the prior mean of each head: (features, size)."""
-        mean = self.describe(batch.metadata, batch.kinds) @ self.base
+    def mean(self, batch: FeatureBatch, description: Tensor | None = None) -> Tensor:
+        """Compute the prior mean of each head: (features, size).
+
+        ``description`` (features, columns) is the result of ``describe``, if it is known already.
+        """
+        if description is None:
+            description = self.describe(batch.metadata, batch.kinds)
+        mean = description @ self.base
         if batch.positions is not None:
             mean = mean + self.corrections[batch.positions]
         return self._replace_known(mean, batch, 0)
@@ -699,7 +704,7 @@ class MetadataKernel(nn.Module):
         xp = namespace(metadata)
         if not self.spans:
             return metadata[..., :0]
-        landmarks = self.landmarks if isinstance(metadata, Tensor) else self.landmarks.numpy()
+        landmarks = to_library_of(self.landmarks, metadata)
         none = xp.zeros_like(metadata[..., :1] @ landmarks[:, :1].T)
         parts = []
         for (start, end), scale in zip(self.spans, self.scales.tolist(), strict=True):

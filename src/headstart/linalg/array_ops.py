@@ -213,6 +213,18 @@ def to_double(numbers: A) -> A:
     return numbers if isinstance(numbers, np.ndarray) else numbers.double()
 
 
+def to_library_of(numbers: Tensor, other: A) -> A:
+    """Return the numbers as an array of the library of ``other``: a tensor, or a view of it in numpy."""
+    return numbers if isinstance(other, Tensor) else numbers.numpy()
+
+
+def to_dtype_of(numbers: A, other: A) -> A:
+    """Return the numbers in the type of the numbers of ``other``."""
+    if isinstance(numbers, np.ndarray):
+        return numbers.astype(other.dtype, copy=False)
+    return numbers.to(other.dtype)
+
+
 def to_precision_of(numbers: A, other: A) -> A:
     """Return the numbers in the precision of ``other``."""
     if isinstance(numbers, np.ndarray):
