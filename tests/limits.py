@@ -65,6 +65,7 @@ _PLACES = {
     "journal_share": "model.saving.folder:_MAX_JOURNAL_SHARE",
     "compact_from_numbers": "model.fitting:_LEAST_COMPACTED",
     "coded_values": "model.saving.format:_LEAST_CODED",
+    "narrowed_from_numbers": "model.saving.format:_LEAST_NARROWED",
     "compared_bytes": "model.saving.format:_LEAST_BYTES",
     "mapped_from_bytes": "model.saving.folder:_LAZY_FROM",
     "gathered_observations_per_block": "linalg.row_sharded:_BLOCK_ITEMS",

@@ -257,7 +257,24 @@ WRONG: dict[str, tuple[Callable[[Facts, Tensors], object], str]] = {
     ),
     "levels of no codes": (
         lambda _, tensors: tensors.update({"contexts/levels": torch.ones(3, dtype=torch.float64)}),
-        disagree("contexts"),
+        "the codes of its values",
+    ),
+    "codes without levels": (
+        lambda _, tensors: tensors.update({"knowledge/values": tensors["knowledge/values"].to(torch.uint8)}),
+        "the codes of its values",
+    ),
+    "units of no matrix": (
+        lambda _, tensors: tensors.update({"units/adapter/none": torch.ones(3)}),
+        "has no matrix",
+    ),
+    "units of other lines": (
+        lambda _, tensors: tensors.update(
+            {
+                "units/adapter/net.0.weight": torch.ones(3),
+                "adapter/net.0.weight": tensors["adapter/net.0.weight"].half(),
+            }
+        ),
+        "does not agree with its matrix",
     ),
     "a copy of no tensor": (
         lambda facts, _: facts.update(copies={"adapter/more": "adapter/none"}),

@@ -23,6 +23,8 @@ from headstart.table.cells import offsets
 
 TOLERANCE = 3e-5  # of the variance in each direction of the average vector, in units of the noise
 
+MOST_DECODED = 2**24  # numbers of a tensor that is decoded when a model is opened, in a few milliseconds
+
 _ROWS_PER_VECTOR = 4  # of a matrix that has vectors, at least
 
 _MATRICES_AT_ONCE = 256  # that are decomposed or added up together
@@ -267,12 +269,25 @@ def _is_range(positions: Tensor, count: int) -> bool:
 def to_halves(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Return lines of numbers (n, width) in half precision, and the powers of 2 that divide them: (n,).
 
+    Numbers of ``from_halves`` give the same halves and units again.
+
     >>> to_halves(torch.tensor([[3.0, 1.0]]))
     (tensor([[0.7500, 0.2500]], dtype=torch.float16), tensor([4.]))
     """
     largest = numbers.abs().amax(1) if numbers.numel() else numbers.new_zeros(len(numbers))
-    units = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent)
+    units = _powers_above(largest)
+    units = _powers_above((largest / units).half().float() * units)  # rounding may reach the next power
     return (numbers / units[:, None]).half(), units
+
+
+def _powers_above(numbers: Tensor) -> Tensor:
+    """Return the smallest powers of 2 that are larger than the numbers (n,), which are not negative: (n,)."""
+    return torch.ldexp(torch.ones_like(numbers), torch.frexp(numbers).exponent)
+
+
+def from_halves(halves: Tensor, units: Tensor) -> Tensor:
+    """Return the numbers of ``to_halves`` in single precision: (n, width)."""
+    return halves.float() * units[:, None]
 
 
 def compact(packed: Tensor, bases: Tensor, shares: Tensor, metric: Tensor, units: Tensor) -> CompactMatrices:

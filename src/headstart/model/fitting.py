@@ -45,7 +45,7 @@ from headstart.errors import (
 )
 from headstart.files import CAN_LOCK, explain_storage_error, left_over, lock_folder, read_json, write_json
 from headstart.linalg.array_ops import LinAlgError
-from headstart.linalg.compact import compact
+from headstart.linalg.compact import MOST_DECODED, compact, from_halves, to_halves
 from headstart.linalg.packed import make_positive_definite, pack, packed_size
 from headstart.linalg.ragged import column_sums
 from headstart.linalg.row_sharded import global_count, global_sum, second_moment
@@ -295,6 +295,7 @@ def build_state(
         heads = knowledge.heads.plain(states.activation.shape[1])  # with the shapes of the adapter's heads
         feature_store = model.feature_store.put([features[i] for i in train_features], heads)
         model = replace(model, feature_store=feature_store)
+    _round_covariances(knowledge)
     return _compact_covariances(_make_heads(model, [feature for feature in features if not feature.fixed]))
 
 
@@ -528,6 +529,18 @@ def with_global_shots(model: ModelState) -> ModelState:
 
 
 _LEAST_COMPACTED = 2**20  # of all covariances that are worth compacting: 4 MiB
+
+
+@torch.no_grad()
+def _round_covariances(knowledge: Knowledge) -> None:
+    """Round the covariances of the backbone's heads to half precision, in place; few of them stay.
+
+    A saved model then stores them in half precision (``saving.format``), and has the same numbers. The
+    backbone shares the tensor.
+    """
+    covariance = knowledge.heads.covariance
+    if covariance is not None and _LEAST_COMPACTED <= covariance.numel() <= MOST_DECODED:
+        covariance.copy_(from_halves(*to_halves(covariance)))
 
 
 @torch.no_grad()

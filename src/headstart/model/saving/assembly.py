@@ -16,6 +16,7 @@ from headstart.model.saving.format import (
     ModelFacts,
     build_row_store,
     context_values,
+    knowledge_values,
     read_by_feature,
     read_clock,
     read_feature_arrivals,
@@ -25,6 +26,7 @@ from headstart.model.saving.format import (
     read_table_weights,
     split_array,
     table_weights,
+    widen_tensors,
     with_copies,
     with_references,
 )
@@ -52,6 +54,7 @@ class StoredItems:
 
 def assemble(facts: ModelFacts, tensors: dict[str, Tensor]) -> ModelState:
     """Assemble a model, and check that its facts and tensors agree."""
+    tensors = widen_tensors(tensors)
     groups = group_tensors(with_copies(tensors, facts.copies))
     check_tensors(groups)
     clock = read_clock(facts, groups)
@@ -100,7 +103,7 @@ def build_backbone(
     weights = table_weights(clock, read_table_weights(groups))
     knowledge = Knowledge(
         RowStates(**groups["knowledge/states"]),
-        Cells(tensors["indptr"], index, tensors["values"], features, weights),
+        Cells(tensors["indptr"], index, knowledge_values(tensors), features, weights),
         Heads(**groups["knowledge/heads"]),
         tensors["metadata"],
         tensors["kinds"],

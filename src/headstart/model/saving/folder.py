@@ -55,7 +55,13 @@ from headstart.linalg.row_sharded import (
 )
 from headstart.model.fitting import with_global_shots
 from headstart.model.saving.export import export_table
-from headstart.model.saving.format import checksum, find_copies, model_facts, model_tensors
+from headstart.model.saving.format import (
+    checksum,
+    find_copies,
+    model_facts,
+    model_tensors,
+    narrow_tensors,
+)
 from headstart.model.saving.journal import (
     Call,
     acknowledged_path,
@@ -181,7 +187,7 @@ def _write(model: ModelState, path: Path) -> None:
     local_counts = tensors["contexts/counts"]
     tensors["contexts/counts"] = global_sum(local_counts)
     copies = find_copies(tensors)
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in copies}
+    tensors = narrow_tensors({name: tensor for name, tensor in tensors.items() if name not in copies})
     layouts = {
         name: TensorLayout(tensor.dtype, _global_shape(name, tensor)) for name, tensor in tensors.items()
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -27,7 +28,13 @@ from headstart.core.neighbours import LocalStrengths
 from headstart.core.types import Heads, RowPriorRegression, RowStates
 from headstart.distributed import gather_texts, is_single_process
 from headstart.errors import InputError
-from headstart.linalg.compact import CompactMatrices, StoredMatrices
+from headstart.linalg.compact import (
+    MOST_DECODED,
+    CompactMatrices,
+    StoredMatrices,
+    from_halves,
+    to_halves,
+)
 from headstart.linalg.row_sharded import global_count, global_sum
 from headstart.model.features import FeatureStore
 from headstart.model.observations import ObservationList, ObservationLists
@@ -147,14 +154,14 @@ def model_tensors(model: ModelState) -> dict[str, Tensor]:
         "contexts/rows": _concatenate([feature.rows for feature in features], np.int64).to(
             index_dtype(global_count(len(model.rows)))
         ),
-        **_value_tensors(_concatenate([feature.values for feature in features], np.float64)),
+        **_context_values(_concatenate([feature.values for feature in features], np.float64)),
         "contexts/arrivals": _concatenate(
             [feature.arrivals for feature in features if feature.arrivals is not None], np.int64
         ),
         "knowledge/metadata": knowledge.metadata,
         "knowledge/indptr": knowledge.cells.indptr,
         "knowledge/index": knowledge.cells.index.int(),
-        "knowledge/values": knowledge.cells.values,
+        **_knowledge_values(knowledge.cells.values),
         "knowledge/kinds": knowledge.kinds,
         "backbone_grid": model.backbone.grid,
     }
@@ -206,22 +213,78 @@ _SAMPLED = 2**16  # values in which all levels must occur
 _MOST_LEVELS = 256  # different values with codes of one byte
 
 
-def _value_tensors(values: Tensor) -> dict[str, Tensor]:
-    """Return the values of contexts (n,): positions in a list of all levels if these are few."""
+def _context_values(values: Tensor) -> dict[str, Tensor]:
+    """Return the tensors of the values of contexts (n,)."""
+    coded = _coded("contexts", values)
+    return {"contexts/values": _narrowed(values)} if coded is None else coded
+
+
+def _knowledge_values(values: Tensor) -> dict[str, Tensor]:
+    """Return the tensors of the values of the knowledge's cells (n,)."""
+    coded = _coded("knowledge", values) if len(values) <= MOST_DECODED else None
+    return {"knowledge/values": values} if coded is None else coded
+
+
+def _coded(group: str, values: Tensor) -> dict[str, Tensor] | None:
+    """Return values (n,) as positions in a list of all levels; None unless there are few levels."""
     if len(values) >= max(1, _LEAST_CODED) and is_single_process():
         levels = torch.unique(values[:_SAMPLED])
         codes = torch.searchsorted(levels, values).clamp(max=len(levels) - 1)
         if len(levels) <= _MOST_LEVELS and torch.equal(levels[codes], values):
-            return {"contexts/values": codes.to(torch.uint8), "contexts/levels": levels}
-    return {"contexts/values": _narrowed(values)}
+            return {f"{group}/values": codes.to(torch.uint8), f"{group}/levels": levels}
+    return None
+
+
+def _decode(tensors: Mapping[str, Tensor], part: slice = slice(None)) -> NDArray[Any]:
+    """Return some values of a group from the tensors that store them: (n,)."""
+    values = tensors["values"].numpy()[part]
+    return tensors["levels"].numpy()[values] if "levels" in tensors else values
 
 
 def context_values(contexts: Mapping[str, Tensor], part: slice = slice(None)) -> NDArray[np.float64]:
     """Return some values of contexts from the tensors that store them: (n,)."""
-    values = contexts["values"].numpy()[part]
-    if "levels" in contexts:
-        return contexts["levels"].numpy()[values]  # type: ignore[no-any-return]
-    return values.astype(np.float64, copy=False)
+    return _decode(contexts, part).astype(np.float64, copy=False)
+
+
+def knowledge_values(knowledge: Mapping[str, Tensor]) -> Tensor:
+    """Return the values of the knowledge's cells from the tensors that store them: (n,)."""
+    return torch.from_numpy(_decode(knowledge)) if "levels" in knowledge else knowledge["values"]
+
+
+_PARTS = ("backbone/", "adapter/")  # whose tensors may be stored in half precision
+
+_LEAST_NARROWED = 2**14  # numbers of a matrix that is worth it
+
+_UNITS = "units/"  # before the name of a tensor that is stored in half precision
+
+
+def narrow_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with matrices of the parts in half precision, if this holds them exactly.
+
+    The lines of such a matrix are divided by powers of 2, a further tensor.
+    """
+    narrowed = dict(tensors)
+    for name, tensor in tensors.items():
+        if not name.startswith(_PARTS) or tensor.dtype != torch.float32 or tensor.ndim != 2:
+            continue
+        if _LEAST_NARROWED <= tensor.numel() <= MOST_DECODED:
+            halves, units = to_halves(tensor)
+            if torch.equal(from_halves(halves, units), tensor):
+                narrowed |= {name: halves, _UNITS + name: units}
+    return narrowed
+
+
+def widen_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors in single precision in place of those of ``narrow_tensors``."""
+    widened = {name: tensor for name, tensor in tensors.items() if not name.startswith(_UNITS)}
+    for name in tensors.keys() - widened.keys():
+        matrix, units = widened.get(name.removeprefix(_UNITS)), tensors[name]
+        if matrix is None or matrix.dtype != torch.float16 or units.dtype != torch.float32:
+            raise InputError(f"its tensor {name!r} has no matrix")
+        if matrix.ndim != 2 or units.shape != matrix.shape[:1]:
+            raise InputError(f"its tensor {name!r} does not agree with its matrix")
+        widened[name.removeprefix(_UNITS)] = from_halves(matrix, units)
+    return widened
 
 
 _LEAST_BYTES = 2**16  # of a tensor that is compared with others
@@ -230,34 +293,57 @@ _NEVER_COPIES = ("features/", "covariances/", "states/")  # these tensors are ma
 
 
 def find_copies(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the tensors that equal another one bit for bit, by name, each with the name of the other."""
+    """Return the tensors that equal another one bit for bit, by name, each with the name of the other.
+
+    A matrix can also equal the first columns of another one, named as in ``states/activation[:, :32]``.
+    """
     alike: dict[Any, list[str]] = {}
-    for name in sorted(tensors, key=lambda name: (not name.startswith(_NEVER_COPIES), name)):
+    order = {name: (not name.startswith(_NEVER_COPIES), -tensors[name].numel(), name) for name in tensors}
+    for name in sorted(tensors, key=order.__getitem__):
         tensor = tensors[name]
         if tensor.numel() * tensor.element_size() >= _LEAST_BYTES:
-            alike.setdefault((tensor.dtype, tuple(tensor.shape)), []).append(name)
+            shape = tuple(tensor.shape)
+            alike.setdefault((tensor.dtype, shape[:1] if len(shape) == 2 else shape), []).append(name)
     copies: dict[str, str] = {}
     for names in alike.values():
         for position, name in enumerate(names):
-            equal = (other for other in names[:position] if _same_bits(tensors[name], tensors[other]))
+            originals = (other for other in names[:position] if other not in copies)
+            equal = (other for other in originals if _starts_with(tensors[other], tensors[name]))
             original = None if name.startswith(_NEVER_COPIES) else next(equal, None)
             if original is not None:
-                copies[name] = copies.get(original, original)
+                whole = tensors[original].shape == tensors[name].shape
+                copies[name] = original if whole else f"{original}[:, :{tensors[name].shape[1]}]"
     # Rows can be divided among processes: all of them must have the same copies.
     agreed = set.intersection(*(set(lines) for lines in gather_texts([*map(" ".join, copies.items())])))
     return {name: original for name, original in copies.items() if f"{name} {original}" in agreed}
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
+def _starts_with(one: Tensor, other: Tensor) -> bool:
+    """Return whether a tensor, or its first columns, equal another one bit for bit."""
+    if one.ndim == other.ndim == 2:
+        one = one[:, : other.shape[1]]
+    if one.shape != other.shape:
+        return False
+    if one.ndim and not torch.equal(one[:1], other[:1]):  # most differ in the first line
+        return False
     one, other = (part.detach().reshape(-1).view(torch.uint8) for part in (one, other))
     return torch.equal(one, other)
 
 
+_COPY = re.compile(r"(?P<name>.+?)(?:\[:, :(?P<columns>[0-9]{1,9})\])?")
+
+
 def with_copies(tensors: dict[str, Tensor], copies: Mapping[str, str]) -> dict[str, Tensor]:
     """Return tensors together with ``copies``, which share the memory of their originals."""
-    if copies.keys() & tensors.keys() or not set(copies.values()) <= tensors.keys():
-        raise InputError("its copies of tensors do not agree with the weights")
-    return tensors | {name: tensors[original] for name, original in copies.items()}
+    found = {}
+    for copy, text in copies.items():
+        match = _COPY.fullmatch(text)
+        original = None if match is None else tensors.get(match["name"])
+        if match is None or original is None or copy in tensors:
+            raise InputError("its copies of tensors do not agree with the weights")
+        columns = match["columns"]
+        found[copy] = original if columns is None or original.ndim != 2 else original[:, : int(columns)]
+    return tensors | found
 
 
 def time_tensors(model: ModelState) -> dict[str, Tensor]:

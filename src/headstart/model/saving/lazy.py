@@ -42,6 +42,7 @@ from headstart.model.saving.format import (
     read_clock,
     read_heads,
     read_row_metadata,
+    widen_tensors,
     with_copies,
     with_observed_rows,
 )
@@ -421,7 +422,7 @@ def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile, checked: Mod
 
     ``checked`` are the facts with their lists, if the weights are to be checked against them.
     """
-    groups = group_tensors(with_copies(weights.tensors(), facts.copies))
+    groups = group_tensors(with_copies(widen_tensors(weights.tensors()), facts.copies))
     if checked is not None:
         check_tensors(groups)
     backbone_features = SavedNames(lazy["names_of_backbone"], "feature")

@@ -62,7 +62,7 @@ _FORMS: dict[str, dict[str, Form]] = {
                  "levels": (_DOUBLE, 1)},
     "feature_references": {**_HEADS, "features": (_INT, 1), "kinds": (_DOUBLE, 2)},
     "knowledge": {"metadata": (_SINGLE, 2), "indptr": (_INT, 1), "index": (torch.int32, 1),
-                  "values": (_SINGLE, 1), "kinds": (_INT, 1)},
+                  "values": ((torch.uint8, _SINGLE), 1), "levels": (_SINGLE, 1), "kinds": (_INT, 1)},
     "knowledge/heads": _HEADS,
     "knowledge/states": _STATES,
     "knowledge/scales": {"centre": (_DOUBLE, 1), "scale": (_DOUBLE, 1)},
@@ -132,6 +132,8 @@ def check_tensors(groups: Groups) -> None:
             missing = set(forms) - _OPTIONAL - set(groups.get(group, {}))
             if missing:
                 raise InputError(f"its tensors {join_names(sorted(missing))} of {group!r} are missing")
+    if not all(_codes_agree(groups[group]) for group in ("contexts", "knowledge")):
+        raise InputError("the codes of its values are not those of its levels")
 
 
 def _is_finite(tensor: Tensor) -> bool:
@@ -294,7 +296,6 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
         or bool((counts < 0).any())
         or not int(counts.sum()) == len(index) == len(contexts["values"])
         or len(facts.features.observed_since) != len(counts)
-        or not _codes_agree(contexts)
         or int(counts[torch.tensor(facts.features.observed_since, dtype=torch.bool)].sum())
         != len(contexts["arrivals"])
         or not bool(((counts == 0) | (counts == shots)).all())
@@ -321,9 +322,9 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
     return True
 
 
-def _codes_agree(contexts: dict[str, Tensor]) -> bool:
+def _codes_agree(tensors: dict[str, Tensor]) -> bool:
     """Return whether codes of values are positions of levels, and other values have no levels."""
-    values, levels = contexts["values"], contexts.get("levels")
+    values, levels = tensors["values"], tensors.get("levels")
     if levels is None or values.dtype != torch.uint8:
         return levels is None and values.dtype != torch.uint8
     return not len(values) or int(values.max()) < len(levels)
