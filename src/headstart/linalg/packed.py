@@ -198,6 +198,11 @@ def traces(left: Tensor, right: Tensor) -> Tensor:
     return 2 * products.sum(1) - products.index_select(1, _diagonal_positions(size, products.device)).sum(1)
 
 
+def frobenius_norms(packed: Tensor) -> Tensor:
+    """Return the Frobenius norm of each packed matrix (n, packed), a bound of its eigenvalues: (n,)."""
+    return traces(packed, packed).sqrt()
+
+
 def weighted_traces(packed: Tensor, metric: Tensor) -> Tensor:
     """Return tr(M·metric) of every packed matrix M (n, …), as one product: (n,)."""
     down, across = triangle_indices(len(metric), metric.device)

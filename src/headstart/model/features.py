@@ -21,6 +21,7 @@ from torch import Tensor
 from headstart.core.types import Heads, OneHead
 from headstart.errors import UnknownNameError, did_you_mean
 from headstart.linalg.compact import CompactMatrices, StoredMatrices
+from headstart.linalg.packed import frobenius_norms
 from headstart.model.observations import ObservationList
 from headstart.model.persistent import Arena, PersistentArray, copy_with
 from headstart.table import Kind, Kinds, MetadataSchema
@@ -381,6 +382,8 @@ def remove_entry(
     return view.remove(name), recent
 
 
+_NORMS_AT_ONCE = 256  # covariances whose norms are computed together
+
 _MIN_ROOM = 64  # free slots of a new arena, at least
 
 
@@ -422,6 +425,8 @@ class FeatureStore(Mapping[str, Feature]):
         self._base_columns: tuple[Mapping[str, Entry], FeatureColumns] | None = None
         self._base_categories: tuple[Mapping[str, Entry], dict[str, list[str]]] | None = None
         self._all_columns: tuple[Mapping[str, Entry], FeatureColumns] | None = None
+        # The norms of covariances by slot, with the arena of the slots; stores of one model share the list.
+        self._norms: list[tuple[Arena[Heads] | None, Tensor]] = [(None, torch.zeros(0))]
         # The features of a base that were observed since fit, with this base.
         self._base_since: tuple[Mapping[str, Entry], dict[str, Feature]] | None = None
 
@@ -639,6 +644,26 @@ class FeatureStore(Mapping[str, Feature]):
     def arena(self) -> Arena[Heads]:
         """The arena of the heads, in which a slot always has the same head."""
         return self._arena
+
+    def covariance_norms(self, slots: NDArray[np.int64]) -> Tensor:
+        """Return the Frobenius norms of the covariances of heads by slot; only those in ``slots`` are known.
+
+        Norms are computed when they are first needed. Stores that share an arena share them: a slot always
+        has the same head.
+        """
+        arena, norms = self._norms[0]
+        if arena is not self._arena:
+            norms = torch.zeros(0)
+        size = int(slots.max(initial=-1)) + 1
+        if len(norms) < size:
+            norms = torch.cat([norms, torch.full((size - len(norms),), torch.nan)])
+        unknown = slots[norms.numpy()[slots] != norms.numpy()[slots]]
+        if len(unknown):
+            norms = norms.clone()
+            for part in torch.split(torch.from_numpy(unknown), _NORMS_AT_ONCE):
+                norms[part] = frobenius_norms(self._arena.take(part).packed_covariance)
+        self._norms[0] = self._arena, norms
+        return norms
 
     @property
     def stored_arrays(self) -> list[NDArray[Any]]:

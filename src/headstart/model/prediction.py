@@ -200,11 +200,11 @@ def ends_of(kinds: Kinds) -> tuple[Numbers, Numbers]:
     return kinds.lows, kinds.highs
 
 
-def _at_level(widths: Numbers, level: float) -> Numbers:
-    """Interpolate ``widths`` (features, levels) between ``LEVELS``, constantly beyond them: (features,)."""
+def at_level(widths: Numbers, level: float) -> Numbers:
+    """Interpolate ``widths`` (…, levels) between ``LEVELS``, constantly beyond them: (…)."""
     right = min(max(int(np.searchsorted(LEVELS, level)), 1), len(LEVELS) - 1)
     share = (level - LEVELS[right - 1]) / (LEVELS[right] - LEVELS[right - 1])
-    left_widths, right_widths = widths[:, right - 1], widths[:, right]
+    left_widths, right_widths = widths[..., right - 1], widths[..., right]
     return left_widths + min(max(share, 0.0), 1.0) * (right_widths - left_widths)
 
 
@@ -239,7 +239,7 @@ def interval(
     require_level(level)
     half_width = _normal_half_width(level) * std
     if interval_factors is not None:
-        half_width = half_width * _at_level(interval_factors, level)[which]
+        half_width = half_width * at_level(interval_factors, level)[which]
     low, high = _interval_ends(mean, half_width, _arrays_of(kinds, which))
     binary = kinds.types[which] == KindType.BINARY
     low[..., binary], high[..., binary] = _binary_ends(mean[..., binary], level)

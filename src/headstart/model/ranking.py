@@ -39,14 +39,13 @@ from headstart.model.inputs import (
 )
 from headstart.model.levels import category_columns, columns_of, is_level, owner_of
 from headstart.model.local import local_part, row_residuals
-from headstart.model.prediction import MAX_LEVEL, predict_features
+from headstart.model.prediction import MAX_LEVEL, at_level, predict_features
 from headstart.model.state import ModelState
 from headstart.model.suggestion import HeadWeights, choose_rows, greedy_design
 from headstart.model.titles import feature_titles, row_titles
 from headstart.table import Names
 from headstart.table.kinds import KindType, is_value
 from headstart.table.names import as_name
-from headstart.training.calibration import LEVELS
 
 By = Literal["mean", "lower", "upper", "sample", "lift", "relevance", "information"]
 
@@ -124,28 +123,48 @@ def scores(
     the quantile of the probability, given the uncertainty of head and row. A sample is a draw of the mean,
     given the uncertainty of head and row (Thompson sampling); each cell has its own.
     """
-    if criterion.by == "relevance":
-        return _relevance(model, candidates, states, dtype)
     if criterion.by == "lift":
         mean = replace(criterion, by="mean")
         usual = scores(model, mean, candidates, average_row(model), dtype)
         return scores(model, mean, candidates, states, dtype) - usual
-    likelihood, modelled = model.knowledge.likelihood, candidates.modelled
-    is_linear, local = likelihood.is_linear(model.modelled_types(candidates.all_types)), candidates.local
-    if criterion.by == "mean" and is_linear and local is None:
-        scored = grid_logits(candidates.heads, states, dtype)
-    else:
-        predictive = predict_grid(candidates.heads, states, modelled, likelihood, dtype)
-        predictive = predictive if local is None else local.shift(predictive, row_residuals(model, states))
-        scored = predictive.mean
-        if criterion.by in ("lower", "upper"):
-            deviations = _normal_quantile(criterion.quantile) * (1 if criterion.by == "upper" else -1)
+    if criterion.by == "mean" and candidates.local is None and _is_linear(model, candidates):
+        return grid_logits(candidates.heads, states, dtype)
+    return _score(model, criterion, candidates, states, _predict(model, candidates, states, dtype))
+
+
+def _is_linear(model: ModelState, candidates: Candidates) -> bool:
+    """Return whether the mean of each candidate is its output, which does not depend on variances."""
+    return model.knowledge.likelihood.is_linear(model.modelled_types(candidates.all_types))
+
+
+def _predict(model: ModelState, candidates: Candidates, states: RowStates, dtype: torch.dtype) -> Predictive:
+    """Predict every row at every candidate: (rows, features)."""
+    likelihood, local = model.knowledge.likelihood, candidates.local
+    predictive = predict_grid(candidates.heads, states, candidates.modelled, likelihood, dtype)
+    return predictive if local is None else local.shift(predictive, row_residuals(model, states))
+
+
+def _score(
+    model: ModelState,
+    criterion: Criterion,
+    candidates: Candidates,
+    states: RowStates,
+    predictive: Predictive,
+) -> Tensor:
+    """Return the ``scores`` of predicted cells: (rows, features)."""
+    if criterion.by == "relevance":
+        return _relevance(model, candidates, predictive)
+    scored = predictive.mean
+    dtype = scored.dtype
+    if criterion.by in ("lower", "upper"):
+        deviations = _normal_quantile(criterion.quantile) * (1 if criterion.by == "upper" else -1)
+        factor = _calibration_factor(model, candidates, 2 * criterion.quantile - 1).to(dtype)
+        scored = scored + deviations * factor * predictive.std
+        if KindType.BINARY in candidates.all_types:
             probability = _mean_at(predictive, deviations)
-            factor = _calibration_factor(model, candidates, 2 * criterion.quantile - 1).to(dtype)
-            value = scored + deviations * factor * predictive.std
-            scored = torch.where(candidates.types == KindType.BINARY, probability, value)
-        elif criterion.by == "sample":
-            scored = _mean_at(predictive, _draws(criterion.random_state, states, candidates.heads).to(dtype))
+            scored = torch.where(candidates.types == KindType.BINARY, probability, scored)
+    elif criterion.by == "sample":
+        scored = _mean_at(predictive, _draws(criterion.random_state, states, candidates.heads).to(dtype))
     if KindType.BINARY in candidates.all_types:
         binary = candidates.types == KindType.BINARY
         shots = candidates.shots[binary]
@@ -160,7 +179,7 @@ def scores(
     return scored
 
 
-def _relevance(model: ModelState, candidates: Candidates, states: RowStates, dtype: torch.dtype) -> Tensor:
+def _relevance(model: ModelState, candidates: Candidates, predictive: Predictive) -> Tensor:
     """Return the probability that a row observes each candidate and likes it: (rows, features).
 
     A row observes a feature with the share of rows that have observed it. It likes a 1 of a binary feature,
@@ -171,18 +190,16 @@ def _relevance(model: ModelState, candidates: Candidates, states: RowStates, dty
             f"{option_name('by', 'relevance')} is for ratings, binary features and clicks, whose high values "
             "are preferred; other kinds have no common order"
         )
-    predictive = predict_grid(
-        candidates.heads, states, candidates.modelled, model.knowledge.likelihood, dtype
-    )
-    if candidates.local is not None:
-        predictive = candidates.local.shift(predictive, row_residuals(model, states))
+    mean, shots, dtype = predictive.mean, candidates.shots, predictive.mean.dtype
     factor = _calibration_factor(model, candidates, COVERAGE).to(dtype)
-    above = torch.special.ndtr((predictive.mean - RELEVANT_RATING) / (factor * predictive.std))
-    probability = model.calibration.probability(predictive.mean.clamp(0, 1), candidates.shots).to(dtype)
-    liked = torch.where(candidates.types == KindType.BINARY, probability, above)
-    click = model.calibration.click_probability(predictive.mean, candidates.shots).to(dtype)
-    liked = torch.where(candidates.types == KindType.CLICK, click, liked)
-    return liked * ((candidates.shots + 1) / (len(model.rows) + 1)).to(dtype)
+    liked: Tensor = torch.special.ndtr((mean - RELEVANT_RATING) / (factor * predictive.std))
+    if KindType.BINARY in candidates.all_types:
+        probability = model.calibration.probability(mean.clamp(0, 1), shots).to(dtype)
+        liked = torch.where(candidates.types == KindType.BINARY, probability, liked)
+    if KindType.CLICK in candidates.all_types:
+        click = model.calibration.click_probability(mean, shots).to(dtype)
+        liked = torch.where(candidates.types == KindType.CLICK, click, liked)
+    return liked * ((shots + 1) / (len(model.rows) + 1)).to(dtype)
 
 
 def default_criterion(model: ModelState, by: By | None) -> By:
@@ -240,10 +257,12 @@ def _scramble(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _calibration_factor(model: ModelState, candidates: Candidates, level: float) -> Tensor:
     """Return the calibration factors of the widths of intervals of probability ``level``: (features,)."""
-    factors = model.calibration.factor(candidates.shots, candidates.modelled, candidates.known)
-    right = int(np.clip(np.searchsorted(LEVELS, level), 1, len(LEVELS) - 1))
-    share = (level - LEVELS[right - 1]) / (LEVELS[right] - LEVELS[right - 1])
-    return torch.lerp(factors[:, right - 1], factors[:, right], float(np.clip(share, 0, 1)))
+    table, at = (
+        model.calibration.table,
+        model.calibration.at(candidates.shots.numpy(), candidates.known.numpy()),
+    )
+    widths = at_level(table.factors, level)  # (kinds, positions in the table)
+    return torch.from_numpy(widths[candidates.modelled.numpy(), at])
 
 
 def _normal_quantile(quantile: float) -> float:
@@ -654,6 +673,10 @@ def _highest_features(
     if selected is None and len(slots) < total:
         unused = torch.ones(total, dtype=torch.bool)
         unused[torch.from_numpy(slots)] = False
+    if len(states) == 1:
+        near_slots = _bounded_candidates(model, columns, selected, unused, states, n, criterion, excluded[0])
+        if near_slots is not None:
+            return [_best_of(model, columns, near_slots, states, n, criterion)]
     excluded_lines, excluded_columns = _excluded_cells(selected, excluded)
 
     def score(part: slice) -> Tensor:
@@ -669,13 +692,69 @@ def _highest_features(
     count = total if selected is None else len(selected)
     for line, near in enumerate(top_candidates(score, len(states), count, n)):
         near_slots = near.numpy() if selected is None else selected[near.numpy()]
-        candidates = Candidates.at(model, columns, torch.from_numpy(near_slots))
-        exact = scores(model, criterion, candidates, states.take(slice(line, line + 1)))[0].numpy()
-        # The last bits of a matrix product depend on the position: rounding keeps equal scores equal.
-        rounded = np.round(exact / max(1.0, float(np.abs(exact).max(initial=0.0))), 12)
-        order = np.lexsort((columns.positions[near_slots], -rounded))[:n]
-        chosen.append((near_slots[order], exact[order]))
+        state = states.take(slice(line, line + 1))
+        chosen.append(_best_of(model, columns, near_slots, state, n, criterion))
     return chosen
+
+
+def _best_of(
+    model: ModelState,
+    columns: FeatureColumns,
+    slots: NDArray[np.int64],
+    state: RowStates,
+    n: int,
+    criterion: Criterion,
+) -> ScoredSlots:
+    """Return the best of a few ``slots`` for one row, and their scores in double precision."""
+    exact = scores(model, criterion, Candidates.at(model, columns, torch.from_numpy(slots)), state)[0].numpy()
+    # The last bits of a matrix product depend on the position: rounding keeps equal scores equal.
+    rounded = np.round(exact / max(1.0, float(np.abs(exact).max(initial=0.0))), 12)
+    order = np.lexsort((columns.positions[slots], -rounded))[:n]
+    return slots[order], exact[order]
+
+
+def _bounded_candidates(
+    model: ModelState,
+    columns: FeatureColumns,
+    selected: NDArray[np.int64] | None,
+    unused: Tensor | None,
+    state: RowStates,
+    n: int,
+    criterion: Criterion,
+    excluded: NDArray[np.int64],
+) -> NDArray[np.int64] | None:
+    """Return the slots that may be among the ``n`` best of one row; None if their scores have no bounds.
+
+    The uncertainty of a head with the covariance C adds at most ‖C‖·(‖[d; 1]‖² + Σ v) to the variance of a
+    prediction, with the Frobenius norm, and a score is monotone in the variance. So the covariances of most
+    candidates are never read. ``selected`` and ``unused`` are those of ``_highest_features``.
+    """
+    slots = slice(0, len(columns.positions)) if selected is None else torch.from_numpy(selected)
+    candidates = Candidates.at(model, columns, slots)
+    by_variance = criterion.by in ("mean", "lower", "upper", "relevance")
+    if not by_variance or not _is_linear(model, candidates) or len(candidates.types) <= n + _SLACK:
+        return None
+    without = replace(candidates, heads=replace(candidates.heads, covariance=None))
+    if criterion.by == "mean" or candidates.heads.covariance is None:
+        low = high = scores(model, criterion, without, state, torch.float32)[0]
+    else:
+        least = _predict(model, without, state, torch.float32)
+        norms = model.feature_store.covariance_norms(columns.used_slots)[slots]
+        size = 1 + state.activation.square().sum()
+        size = size if state.variance is None else size + state.variance.sum()
+        most = replace(least, variance=least.variance + norms * size)
+        ends = [_score(model, criterion, candidates, state, end)[0] for end in (least, most)]
+        low, high = torch.minimum(*ends), torch.maximum(*ends)
+    barred = torch.from_numpy(_excluded_cells(selected, [excluded])[1])
+    if unused is not None:
+        barred = torch.cat([barred, torch.nonzero(unused)[:, 0]])
+    low, high = (part.index_fill(0, barred, -torch.inf) for part in (low, high))
+    threshold = torch.topk(low, n).values
+    slack = _ROUNDING * threshold.abs().clamp(min=1).where(threshold.isfinite(), 1.0).max()
+    near = torch.nonzero((high >= threshold[-1] - slack) & high.isfinite())[:, 0].numpy()
+    if len(near) > _HEADS_AT_ONCE:
+        return None
+    return near if selected is None else selected[near]
 
 
 def _excluded_cells(
