@@ -91,6 +91,7 @@ _WATCHED = {
     "scores": "evaluate.scoring:score",
     "benchmark trainings": "evaluate.benchmark:train",
     "judge trainings": "training.judge:train",
+    "errors of means": "training.judge:score_means",
 }
 
 

@@ -13,9 +13,9 @@ from tests.model.conftest import CLOSED, ratings_table
 from tests.model.test_ranking import mixed_table
 from tests.states import snapshot
 
+from headstart.core.value_references import RowColumnMeans
 from headstart.errors import InputError
 from headstart.evaluate.metrics import score
-from headstart.evaluate.value_references import RowColumnMeans
 from headstart.model import Headstart
 from headstart.table import Table
 

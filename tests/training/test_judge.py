@@ -26,6 +26,7 @@ from headstart.backbones.factorisation import FactorisationConfig
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive
 from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, RowStates, interpolate_shots
+from headstart.core.value_references import RowColumnMeans
 from headstart.datasets import synthetic_clicks, synthetic_diagnoses, synthetic_mixed
 from headstart.progress import Reporter
 from headstart.table import Table
@@ -43,7 +44,8 @@ from headstart.training.comparison import (
     weighted_ndcg,
 )
 from headstart.training.episodes import cross_fitted_tasks
-from headstart.training.judge import Judge, draw_folds, fit_local_strengths, train_best
+from headstart.training.judge import Judge, draw_folds, fit_local_strengths, means_apply, train_best
+from headstart.training.meta_training import validation_episodes
 from headstart.training.recipe import AdapterTrainer, Recipe, prepare, train
 from headstart.training.table_inputs import feature_batch, modelled_table
 
@@ -244,6 +246,40 @@ def test_the_judges_choice_is_trained_on_everything() -> None:
     assert len(judgement.candidates["bayes"].error) == len(judgement.shots)
     calibration = trained.adapters["adapter"].calibration
     assert bool((calibration.factors[KindType.RATING] != 1).any())
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["folds", "final training"])
+def test_row_and_column_means_are_judged_on_the_same_features(large: bool, limits: Limits) -> None:
+    limits(judge_folds=1, meta_training_features=14, network_margin=np.inf)
+    if large:
+        limits(one_training_observations=0)
+    table, recipe = changed_ratings(), Recipe(metatraining={"epochs": 1, "validation_share": 0.3})
+    with watch("errors of means") as seen:
+        judgement = train_best(table, np.arange(14), recipe, reporter=QUIET, checkpoint=nowhere)[2]
+    assert judgement.means is not None
+    (call,) = seen
+    known, tasks = call.arguments
+    assert known.width == 14 - judgement.features
+    for error, shots in zip(judgement.means.error, judgement.shots, strict=True):
+        means, squares = RowColumnMeans(known), []
+        episode = validation_episodes(tasks, VALIDATION_SHOTS[-1], recipe.random_state)[shots][0]
+        contexts, targets = episode.context.cells, episode.targets
+        for line in range(len(targets)):
+            rows, values = contexts.index[contexts.lines == line], contexts.values[contexts.lines == line]
+            effect = (values - means.rows[rows, 0]).sum() / (shots + means.feature_penalty)
+            rows, values = targets.index[targets.lines == line], targets.values[targets.lines == line]
+            predicted = (means.rows[rows, 0] + effect).clamp(0, 1)
+            squares += ((predicted - values) ** 2).tolist()
+        assert error == pytest.approx(np.mean(squares), rel=1e-6)
+
+
+def test_row_and_column_means_are_not_judged_on_clicks_and_several_kinds() -> None:
+    for table, apply in (
+        (ratings_table(20, 14), True),
+        (synthetic_clicks(20, 14), False),
+        (synthetic_mixed(20, 14), False),
+    ):
+        assert means_apply(table, np.arange(len(table.features))) == apply
 
 
 def test_too_few_features_are_not_judged() -> None:

@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 from headstart.adapters.base import ADAPTERS, Adapter, AdapterConfig, adapter_config
 from headstart.backbones.base import AnyBackbone, Backbone
 from headstart.config import Config
+from headstart.core.value_references import VALUE_REFERENCES
 from headstart.errors import InputError, UnknownNameError, did_you_mean, for_user, join_names
 from headstart.evaluate.kshot import KShotTest, check_shots
 from headstart.evaluate.plots import MissingMatplotlibError, plot_kshot
@@ -34,7 +35,6 @@ from headstart.evaluate.scoring import (
     score_value_reference,
 )
 from headstart.evaluate.splits import FeatureSplit, draw_rows, split_features, split_rows, usable_row_shots
-from headstart.evaluate.value_references import VALUE_REFERENCES
 from headstart.files import read_json, write_bytes, write_json
 from headstart.parallel import thread_pool
 from headstart.progress import Reporter

@@ -16,6 +16,7 @@ from headstart.core.likelihood import Likelihood
 from headstart.core.neighbours import LocalPart, LocalStrengths, local_part_of, neighbours_of
 from headstart.core.predictive import Predictive, predict_grid
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
+from headstart.core.value_references import RowColumnMeans
 from headstart.errors import InputError
 from headstart.evaluate.kshot import NEW_CELL_SHOTS, KShotTest, RowTest, Targets, new_cell_targets
 from headstart.evaluate.metrics import Score, score
@@ -23,7 +24,6 @@ from headstart.evaluate.rankings import is_relevant, score_lists
 from headstart.evaluate.references import Reference
 from headstart.evaluate.results import Run, Timing
 from headstart.evaluate.splits import FeatureSplit
-from headstart.evaluate.value_references import RowColumnMeans
 from headstart.table import Cells, Table
 from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL, Calibration

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from headstart.adapters.base import adapter_config, build_adapter
+from headstart.core.value_references import VALUE_REFERENCES
 from headstart.datasets import movielens_small
 from headstart.errors import InputError
 from headstart.evaluate.benchmark import used_settings, write_picture
@@ -16,7 +17,6 @@ from headstart.evaluate.kshot import KShotTest
 from headstart.evaluate.reports import html_report
 from headstart.evaluate.results import Results, Run, time_adapters
 from headstart.evaluate.scoring import score_adapter, score_value_reference
-from headstart.evaluate.value_references import VALUE_REFERENCES
 from headstart.files import write_bytes
 from headstart.model import Headstart
 from headstart.progress import Reporter

@@ -110,9 +110,11 @@ def _errors(model: ModelState, info: ModelInfo) -> dict[str, str]:
     unit = "in the data's own units" if len(model.kinds) == 1 else "on the models' scale"
     clicks = all(kind.type == KindType.CLICK for kind in model.kinds)
     measure = info.unit if clicks else f"root mean squared error {unit}"
+    means = {item.shots: item.error for item in info.means}
     errors = {
         f"{item.shots} observation{'s' * (item.shots != 1)}": f"{item.error:.3g}"
         + (f" ± {item.standard_error:.1g}" if item.standard_error > 0 else "")
+        + (f"; row and column means {means[item.shots]:.3g}" if item.shots in means else "")
         for item in info.errors
     }
     return {"measure": f"{measure}, ± its standard error", **errors}

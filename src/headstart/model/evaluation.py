@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headstart.core.neighbours import LocalPart, local_part_of
 from headstart.core.types import FeatureBatch, Heads
+from headstart.core.value_references import RowColumnMeans
 from headstart.distributed import process_group
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.evaluate.kshot import KShotTest
@@ -23,7 +24,6 @@ from headstart.evaluate.metrics import Answers, Score, score
 from headstart.evaluate.rankings import Lists, is_relevant, score_lists
 from headstart.evaluate.results import Results, Run
 from headstart.evaluate.scoring import score_heads, score_value_reference
-from headstart.evaluate.value_references import RowColumnMeans
 from headstart.model.local import reference_residuals, row_residuals
 from headstart.model.prediction import predict_features
 from headstart.model.ranking import By, Candidates, Criterion, TargetRow, observed_slots, scores

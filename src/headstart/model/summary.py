@@ -18,7 +18,7 @@ from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names
 from headstart.table.kinds import Category, KindType, split_column
 from headstart.table.names import as_name
-from headstart.training.judge import Judgement
+from headstart.training.comparison import Verdict
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ class ModelInfo:
         The number of features held out to choose and calibrate.
     errors : list of ExpectedError
         The expected error by shots; empty if no feature was held out.
+    means : list of ExpectedError
+        The error of shrunk row and column means on the same features; empty for clicks and for features of
+        several kinds.
     unit : str
         The unit of ``errors``: the data's own if all features have the same, otherwise the models' scale.
     metadata : dict of str to float
@@ -76,6 +79,7 @@ class ModelInfo:
     columns: str = ""
     latest: tuple[str, ...] = ()
     unit: str = ""
+    means: list[ExpectedError] = field(default_factory=list)
 
     def lines(self) -> list[tuple[str, str]]:
         """Return the summary as pairs of label and text."""
@@ -99,6 +103,9 @@ class ModelInfo:
                 facts.append(
                     ("uncertainty", "an error without ± comes from a single feature: take it as a hint")
                 )
+        if self.means:
+            parts = (f"{item.error:.3g} ({item.shots})" for item in self.means)
+            facts.append(("row and column means", ", ".join(parts)))
         if self.errors and self.unit:
             facts.append(("unit of errors", self.unit))
         if self.metadata:
@@ -119,12 +126,15 @@ def describe_model(model: ModelState) -> ModelInfo:
     features = {owner_of(feature): feature for feature in model.feature_store.values()}
     added = {name: feature for name, feature in features.items() if not feature.in_backbone}
     judgement = model.judgement
+    shots = () if judgement is None else judgement.shots
+    verdict = None if judgement is None else judgement.candidates.get(judgement.chosen)
     return ModelInfo(
         backbone=model.settings.backbone.name,
         adapter=model.settings.chosen_adapter.name,
         chosen=None if judgement is None else judgement.chosen,
         judged_on=0 if judgement is None else judgement.features,
-        errors=[] if judgement is None else _expected_errors(model, judgement),
+        errors=_expected_errors(model, shots, verdict),
+        means=_expected_errors(model, shots, None if judgement is None else judgement.means),
         metadata=_metadata_gains(model),
         rows=len(model.rows),
         features=len(features),
@@ -152,19 +162,20 @@ def _error_unit(model: ModelState) -> str:
     return f"root mean square in the units of the values ({kind})"
 
 
-def _expected_errors(model: ModelState, judgement: Judgement) -> list[ExpectedError]:
-    """Return the errors of the chosen candidate on held-out features, by shots."""
-    if not judgement.candidates:
+def _expected_errors(
+    model: ModelState, shots: tuple[int, ...], verdict: Verdict | None
+) -> list[ExpectedError]:
+    """Return the errors of a ``verdict`` at its ``shots``, in ``ModelInfo.unit``; none without a verdict."""
+    if verdict is None:
         return []
-    verdict = judgement.candidates[judgement.chosen]
     span = model.kinds[0].span if len(model.kinds) == 1 else 1.0
-    errors = []
     if all(kind.type == KindType.CLICK for kind in model.kinds):  # errors of rankings have no root
-        numbers = zip(judgement.shots, verdict.error, verdict.standard_error, strict=True)
+        numbers = zip(shots, verdict.error, verdict.standard_error, strict=True)
         return [ExpectedError(*parts) for parts in numbers]
-    for shots, squared, deviation in zip(judgement.shots, verdict.error, verdict.standard_error, strict=True):
+    errors = []
+    for k, squared, deviation in zip(shots, verdict.error, verdict.standard_error, strict=True):
         root = max(squared, 1e-12) ** 0.5
-        errors.append(ExpectedError(shots, span * root, span * deviation / (2 * root)))  # by the delta method
+        errors.append(ExpectedError(k, span * root, span * deviation / (2 * root)))  # by the delta method
     return errors
 
 

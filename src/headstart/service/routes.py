@@ -28,6 +28,7 @@ from headstart.model.levels import category_columns
 from headstart.model.prediction import Prediction, predict_one_cell
 from headstart.model.ranking import Ranking
 from headstart.model.staleness import ErrorSums, staleness_of
+from headstart.model.summary import ExpectedError
 from headstart.model.titles import feature_titles
 from headstart.service.changes import AddFeature, AddRow, Change, Observe, RemoveFeature, RemoveRow
 from headstart.service.errors import Problem, error_at, not_found, validation_response
@@ -715,20 +716,25 @@ def quality(request: Request) -> Response:
     service = service_of(request)
     snapshot = service.snapshot
     info = snapshot.model.info
-    curve = [
-        {"shots": point.shots, "error": point.error, "standard_error": point.standard_error}
-        for point in info.errors
-    ]
     surprises = [_surprise(sums) for sums in service.store.surprises(_BUCKETS)]
     content = {
         "judged_on": info.judged_on,
-        "curve": curve,
+        "unit": info.unit,
+        "curve": _curve(info.errors),
+        "means": _curve(info.means),
         "calibration": _calibration(snapshot),
         "metadata": info.metadata,
         "surprise": surprises,
         "staleness": _staleness(snapshot, surprises),
     }
     return answer(snapshot, content)
+
+
+def _curve(errors: list[ExpectedError]) -> list[dict[str, Any]]:
+    return [
+        {"shots": point.shots, "error": point.error, "standard_error": point.standard_error}
+        for point in errors
+    ]
 
 
 def _calibration(snapshot: Snapshot) -> dict[str, Any]:

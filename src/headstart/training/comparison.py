@@ -2,12 +2,13 @@
 
 ``predict_held_out`` predicts, ``CandidateOutcomes`` collects the predictions of one candidate, and ``beats``
 compares two. ``blend_outcomes`` blends the predictions of networks with those of the closed form.
+``score_means`` gives the errors of row and column means on the same features, for comparison.
 ``predict_held_out_rows`` predicts known features at held-out rows, for their calibration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from headstart.core.likelihood import Likelihood
 from headstart.core.neighbours import Neighbours
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Knowledge
+from headstart.core.value_references import RowColumnMeans
 from headstart.table.cells import Cells, offsets
 from headstart.table.kinds import KindType
 from headstart.training.calibration import Outcome, RowOutcomes
@@ -79,6 +81,15 @@ class FeatureErrors:
             sums, counts = torch.where(ranked, 1 - ndcg, sums), torch.where(ranked, 1, counts)
         return cls(features, sums, counts)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[FeatureErrors]) -> FeatureErrors:
+        """Concatenate the errors of different features."""
+        return cls(
+            torch.cat([part.features for part in parts]),
+            torch.cat([part.squared for part in parts]),
+            torch.cat([part.counts for part in parts]),
+        )
+
     @property
     def mean(self) -> float:
         """The mean squared error of all observations."""
@@ -105,11 +116,15 @@ class CandidateOutcomes:
 
     def verdict(self) -> Verdict:
         """Return the mean error and its standard error over features, by shots."""
-        errors = self.errors().values()
-        return Verdict(
-            error=tuple(error.mean for error in errors),
-            standard_error=tuple(error.standard_error for error in errors),
-        )
+        return verdict_of(self.errors())
+
+
+def verdict_of(errors: Mapping[int, FeatureErrors]) -> Verdict:
+    """Return the mean error and its standard error over features, by shots."""
+    return Verdict(
+        error=tuple(error.mean for error in errors.values()),
+        standard_error=tuple(error.standard_error for error in errors.values()),
+    )
 
 
 @torch.no_grad()
@@ -203,6 +218,33 @@ def _split_outcome(outcome: Outcome, sizes: list[int]) -> Iterator[Outcome]:
     for size in sizes:
         yield outcome.at(slice(start, start + size))
         start += size
+
+
+@torch.no_grad()
+def score_means(known: Cells, tasks: Tasks, *, seed: int) -> dict[int, FeatureErrors]:
+    """Return the errors of row and column means at the targets of ``predict_held_out``, by shots.
+
+    Parameters
+    ----------
+    known : Cells
+        The observations of known features on the models' scale, one line per row.
+    tasks : Tasks
+        The held-out features, all of one kind, in one fold with the states of all rows.
+    seed : int
+        The seed of the contexts.
+    """
+    means, errors = RowColumnMeans(known), {}
+    rating = tasks.batch.kinds[:1].cpu() <= KindType.RATING
+    for shots, (episode,) in validation_episodes(tasks, VALIDATION_SHOTS[-1], seed).items():
+        context, targets = move(episode.context.cells, CPU), move(episode.targets, CPU)
+        predicted = (means.rows[targets.index] * means.fold_features(context)[targets.lines]).sum(1)
+        predicted = torch.where(rating, predicted.clamp(0, 1), predicted)
+        weights = torch.ones_like(predicted) if targets.weights is None else targets.weights.double()
+        features = torch.nonzero(tasks.batch.shots.cpu() > shots)[:, 0]
+        squared = weights * (predicted - targets.values) ** 2
+        sums, counts = (torch.bincount(targets.lines, each, len(features)) for each in (squared, weights))
+        errors[shots] = FeatureErrors(features, sums, counts)
+    return errors
 
 
 def add_zeros(targets: Cells, context: FeatureBatch, seed: int, rows: int | None = None) -> Cells:

@@ -36,6 +36,7 @@ from headstart.training.calibration import Calibration, Outcome, RowOutcomes
 from headstart.training.comparison import (
     SHRINKAGE_FEATURES,
     CandidateOutcomes,
+    FeatureErrors,
     Verdict,
     beats,
     concatenate_outcomes,
@@ -43,6 +44,8 @@ from headstart.training.comparison import (
     draw_rows,
     predict_held_out,
     predict_held_out_rows,
+    score_means,
+    verdict_of,
 )
 from headstart.training.episodes import disjoint_tasks
 from headstart.training.level_strength import fit_level_strength
@@ -105,6 +108,7 @@ class Judgement(Config):
     features: int  # held out in all folds together
     chosen: str
     candidates: dict[str, Verdict]
+    means: Verdict | None = None  # errors of row and column means; None for clicks and several kinds
     ranking: str = "mean"  # the criterion that ranks features best for rows, on held-out cells
 
 
@@ -169,7 +173,7 @@ def train_best(
         device=device,
     )
     if judge_in_training or choice is None:
-        trained, judgement = _train_and_choose(trainer)
+        trained, judgement = _train_and_choose(trainer, table, features)
         judged = choice is not None and (choice.local is not None or choice.shrinks_mean)
         keep = judged and judgement.chosen == CLOSED_FORM
     else:
@@ -195,14 +199,26 @@ def train_best(
     return TrainedParts(trainer.backbone, trainer.knowledge, {"adapter": trained}), recipe, judgement
 
 
-def _train_and_choose(trainer: AdapterTrainer) -> tuple[TrainedAdapter, Judgement]:
-    """Train networks blended with the closed form; train the closed form alone if it is not worse."""
+def _train_and_choose(
+    trainer: AdapterTrainer, table: Table, features: NDArray[np.int64]
+) -> tuple[TrainedAdapter, Judgement]:
+    """Train networks blended with the closed form; train the closed form alone if it is not worse.
+
+    ``table`` and ``features`` are those of the ``trainer``.
+    """
     trained = trainer.train(adapter_config(BLEND), "adapter", {})
     candidates, chosen = trained.candidates, NETWORKS
     if not beats(candidates[NETWORKS], candidates[CLOSED_FORM], _MARGIN):
         chosen, trained = CLOSED_FORM, trainer.train(adapter_config(CLOSED_FORM), "closed form", {})
         candidates = {**candidates, **trained.candidates}
-    return trained, build_judgement(candidates, chosen, len(trainer.validation))
+    judgement = build_judgement(candidates, chosen, len(trainer.validation))
+    if (positions := trainer.validation.batch.positions) is None or not means_apply(table, features):
+        return trained, judgement
+    held_out = features[positions.cpu().numpy()]
+    table, others = modelled_table(table, trainer.recipe.binary_link), np.setdiff1d(features, held_out)
+    tasks = disjoint_tasks(feature_batch(table.with_features(held_out)), trainer.knowledge)
+    errors = score_means(table.with_features(others).cells(), tasks, seed=trainer.recipe.random_state)
+    return trained, judgement.revised(means=_verdict_at(judgement.shots, [errors]))
 
 
 @dataclass(frozen=True)
@@ -223,6 +239,7 @@ class Judged(NamedTuple):
     candidates: dict[str, CandidateOutcomes]  # by name
     shrunk: CandidateOutcomes  # of the closed form with a shrunk mean head
     rows: RowOutcomes | None  # of the closed form at held-out rows; None if no rows were held out
+    means: list[dict[int, FeatureErrors]]  # of row and column means, by fold; empty if they do not apply
 
 
 class FoldOutcomes(NamedTuple):
@@ -231,6 +248,7 @@ class FoldOutcomes(NamedTuple):
     outcomes: dict[str, dict[int, Outcome]]
     shrunk: dict[int, Outcome]
     rows: RowOutcomes | None
+    means: dict[int, FeatureErrors] | None
 
 
 class Judge:
@@ -262,6 +280,7 @@ class Judge:
         self.groups = table.groups
         self.folds = draw_folds(features, 0, self.groups[features])
         self.all_binary = is_all_binary(table)
+        self.means_apply = means_apply(table, features)
         # Only the closed form reads zeros.
         self.has_clicks = bool((table.kinds.types[features] == KindType.CLICK).any())
 
@@ -297,6 +316,8 @@ class Judge:
         judgement = build_judgement(
             candidates, chosen, sum(len(np.unique(self.groups[fold])) for fold in self.folds)
         )
+        if judged.means:
+            judgement = judgement.revised(means=_verdict_at(judgement.shots, judged.means))
         calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
         if judged.rows is not None:
             calibration = calibration.fit_known(judged.rows)
@@ -318,6 +339,7 @@ class Judge:
             candidates,
             _concatenate_folds([fold.shrunk for fold in folds]),
             concatenate_row_outcomes(rows) if rows else None,
+            [fold.means for fold in folds if fold.means is not None],
         )
 
     def delivered_recipe(self, recipe: Recipe) -> Recipe:
@@ -402,7 +424,10 @@ class Judge:
             shots: replace(outcome, local=outcomes[CLOSED_FORM][shots].local)
             for shots, outcome in predict(closed_form, None).items()
         }
-        return FoldOutcomes(outcomes, shrunk, row_outcomes)
+        means = None
+        if self.means_apply:
+            means = score_means(modelled.with_features(others).cells(), tasks, seed=recipe.random_state)
+        return FoldOutcomes(outcomes, shrunk, row_outcomes, means)
 
 
 def _concatenate_folds(parts: list[dict[int, Outcome]]) -> CandidateOutcomes:
@@ -411,6 +436,18 @@ def _concatenate_folds(parts: list[dict[int, Outcome]]) -> CandidateOutcomes:
     return CandidateOutcomes(
         {k: concatenate_outcomes([part[k] for part in parts if k in part]) for k in shots}
     )
+
+
+def means_apply(table: Table, features: NDArray[np.int64]) -> bool:
+    """Return whether row and column means can predict the ``features``: their values share one unit."""
+    kinds = table.kinds.take(features)
+    units = {(kind.type, kind.offset, kind.span) for kind in kinds}
+    return len(units) == 1 and kinds[0].type != KindType.CLICK and process_group().is_single
+
+
+def _verdict_at(shots: tuple[int, ...], folds: list[dict[int, FeatureErrors]]) -> Verdict:
+    """Return the errors of several folds at these numbers of ``shots``."""
+    return verdict_of({k: FeatureErrors.concatenate([fold[k] for fold in folds if k in fold]) for k in shots})
 
 
 def build_judgement(candidates: Mapping[str, CandidateOutcomes], chosen: str, features: int) -> Judgement:

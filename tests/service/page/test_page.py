@@ -266,9 +266,12 @@ def test_quality_is_drawn(open_page: Open, api: httpx.Client) -> None:
 
     curve = [{"shots": k, "error": 0.9 - k / 100, "standard_error": 0.01} for k in (0, 1, 2, 4, 8)]
 
+    means = [{**point, "error": point["error"] + 0.2} for point in curve]
+
     def judged(route) -> None:  # as a model that was judged answers; to fit one takes long
         answer = route.fetch()
-        route.fulfill(response=answer, json={**answer.json(), "judged_on": 12, "curve": curve})
+        facts = {"judged_on": 12, "curve": curve, "means": means}
+        route.fulfill(response=answer, json={**answer.json(), **facts})
 
     page.route("**/v1/quality", judged)
     page.reload()
@@ -278,6 +281,10 @@ def test_quality_is_drawn(open_page: Open, api: httpx.Client) -> None:
         "aria-label"
     )
     assert chart.locator("circle").count() == len(curve)
+    assert chart.locator("path.compared").count() == 1
+    page.locator("figure", has=chart).get_by_text("As a table").click()
+    page.get_by_role("columnheader", name="Row and column means").wait_for()
+    assert page.get_by_role("cell", name="1.1", exact=True).count() == 1
 
 
 def test_the_keyboard_is_enough(open_page: Open) -> None:

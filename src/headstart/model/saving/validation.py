@@ -354,10 +354,14 @@ def _calibrates(tensors: dict[str, Tensor]) -> bool:
 
 
 def _judges(judgement: Any) -> bool:
-    """Return whether a judgement has the scores of its chosen adapter."""
-    verdict, shots = judgement.candidates.get(judgement.chosen), len(judgement.shots)
-    complete = verdict is not None and len(verdict.error) == len(verdict.standard_error) == shots
-    return complete or not judgement.candidates
+    """Return whether a judgement has the scores of its chosen adapter, and of the means if there are any."""
+    chosen, shots = judgement.candidates.get(judgement.chosen), len(judgement.shots)
+
+    def complete(verdict: Any) -> bool:
+        return len(verdict.error) == len(verdict.standard_error) == shots
+
+    judged = chosen is not None and complete(chosen)
+    return (judged or not judgement.candidates) and (judgement.means is None or complete(judgement.means))
 
 
 def _within(index: Tensor, limit: int) -> bool:

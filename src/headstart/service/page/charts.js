@@ -106,12 +106,21 @@ export function histogram(now, before, xLabel) {
   };
 }
 
-/** Draw points joined by a line, with a band or whiskers of ± `error` around it. */
-export function curve(points, { xLabel, zero = false, transform, whiskers = false, level = null, label, xs }) {
+/** Draw points joined by a line, with a band or whiskers of ± `error` around it, and points to compare with. */
+export function curve(
+  points,
+  { xLabel, zero = false, transform, whiskers = false, level = null, label, xs, compared = [] },
+) {
   return (width, height) => {
     const lows = points.map((point) => point.y - (point.error ?? 0));
     const highs = points.map((point) => point.y + (point.error ?? 0));
-    const values = [...lows, ...highs, ...(zero ? [0] : []), ...(level === null ? [] : [level])];
+    const values = [
+      ...lows,
+      ...highs,
+      ...compared.map((point) => point.y),
+      ...(zero ? [0] : []),
+      ...(level === null ? [] : [level]),
+    ];
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const pad = (high - low || Math.abs(high) || 1) * 0.08;
     const range = [points[0].x, points.at(-1).x];
@@ -122,6 +131,11 @@ export function curve(points, { xLabel, zero = false, transform, whiskers = fals
     );
     const path = (list, heights) =>
       list.map((point, i) => `${i ? "L" : "M"}${x(point.x)},${y(heights[i])}`).join("");
+    const linePath = (list) =>
+      path(
+        list,
+        list.map((point) => point.y),
+      );
     const reversed = [...points].reverse();
     return [
       frame(scale, { xs: marks, ys: ticks(zero && low >= 0 ? 0 : low - pad, high + pad, 4), xLabel, label }),
@@ -142,13 +156,8 @@ export function curve(points, { xLabel, zero = false, transform, whiskers = fals
             y2: y(highs[i]),
           }),
         ),
-      s("path", {
-        class: "line",
-        d: path(
-          points,
-          points.map((point) => point.y),
-        ),
-      }),
+      compared.length > 0 && s("path", { class: "line compared", d: linePath(compared) }),
+      s("path", { class: "line", d: linePath(points) }),
       points.map((point) =>
         s("circle", { class: "dot", cx: x(point.x), cy: y(point.y), r: points.length > 30 ? 2 : 3.5 }),
       ),

@@ -5,7 +5,9 @@ import { curve } from "../charts.js";
 import { h } from "../dom.js";
 import { figure, meter, table } from "../figures.js";
 import { count, number, formatTime } from "../format.js";
-import { countOf, words } from "../words.js";
+import { capital, countOf, words } from "../words.js";
+
+const MEANS = "row and column means";
 
 export async function quality(content) {
   const answer = await get("v1/quality");
@@ -40,7 +42,7 @@ function emptyPart(title, text) {
   return [h("h2", null, title), h("p", { class: "muted" }, text)];
 }
 
-function errors({ curve: points, judged_on: judged }) {
+function errors({ curve: points, judged_on: judged, means, unit }) {
   const title = "Error by shots";
   if (!points.length)
     return emptyPart(
@@ -50,12 +52,28 @@ function errors({ curve: points, judged_on: judged }) {
   const [first, last] = [points[0], points.at(-1)];
   return figure({
     title,
-    summary: `On ${countOf(judged, "feature")} held out of training: ${first.error.toFixed(3)} at ${count(first.shots, "shot")}, ${last.error.toFixed(3)} at ${number(last.shots)}. Lower is better; the band is the standard error.`,
-    columns: ["Shots", "Error", "Standard error"],
-    lines: points.map((point) => [point.shots, point.error, point.standard_error]),
+    summary: `On ${countOf(judged, "feature")} held out of training: ${first.error.toFixed(3)} at ${count(first.shots, "shot")}, ${last.error.toFixed(3)} at ${number(last.shots)}; ${unit}. Lower is better; the band is the standard error.`,
+    columns: ["Shots", "Error", "Standard error", ...(means.length ? [capital(MEANS)] : [])],
+    lines: points.map((point, i) => [
+      point.shots,
+      point.error,
+      point.standard_error,
+      ...(means.length ? [means[i].error] : []),
+    ]),
+    legend: means.length
+      ? [
+          ["model", "this model"],
+          ["compared", MEANS],
+        ]
+      : [],
     draw: curve(
       points.map((point) => ({ x: point.shots, y: point.error, error: point.standard_error })),
-      { xLabel: "shots", transform: Math.log1p, xs: points.map((point) => point.shots) },
+      {
+        xLabel: "shots",
+        transform: Math.log1p,
+        xs: points.map((point) => point.shots),
+        compared: means.map((point) => ({ x: point.shots, y: point.error })),
+      },
     ),
   });
 }

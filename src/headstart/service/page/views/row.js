@@ -11,6 +11,10 @@ import { capital, countOf, words } from "../words.js";
 
 const LIMIT = 100; // of observations in the list
 const MAX_ANSWERS = 12; // features whose answers are shown
+const CRITERIA = {
+  mean: "The highest predictions first.",
+  relevance: "The most probable choices with a high value first: popular ones rank higher.",
+};
 
 export async function row(content, name) {
   const address = pathOf("rows", name);
@@ -89,7 +93,7 @@ export async function row(content, name) {
 }
 
 async function recommendations(name, why) {
-  const { ranking, level } = await post("v1/recommend", { row: name, n: 10, mixed_kinds: true });
+  const { ranking, level, by } = await post("v1/recommend", { row: name, n: 10, mixed_kinds: true });
   if (!ranking.length) return h("p", { class: "muted" }, `It has observations of all ${words.features}.`);
   const range = [Math.min(...ranking.map(({ low }) => low)), Math.max(...ranking.map(({ high }) => high))];
   const whyButton = (feature) =>
@@ -100,9 +104,9 @@ async function recommendations(name, why) {
     );
   if (why.dataset.feature === undefined) explain(name, ranking[0].feature, why, false);
   return [
-    h("p", { class: "muted" }, `The highest predictions, with ${Math.round(level * 100)} % intervals.`),
+    h("p", { class: "muted" }, `${CRITERIA[by]} Predictions have ${Math.round(level * 100)} % intervals.`),
     table({
-      caption: `${capital(words.features)} with the highest predictions`,
+      caption: `Recommended ${words.features}`,
       columns: [capital(words.feature), "Predicted", "Reasons"],
       lines: ranking.map((line) => [
         link("feature", line.feature, line.title),

@@ -2,10 +2,10 @@
 
 import { get, pathOf, post } from "../api.js";
 import { announce, h, href, link } from "../dom.js";
+import { entryPage } from "../entry_form.js";
 import { observationFields } from "../observation_form.js";
-import { debounce, field, pager, problem } from "../parts.js";
+import { debounce, field, pager } from "../parts.js";
 import { a, capital, countOf, words } from "../words.js";
-import { metadataFields, metadataFieldset, readMetadata } from "./add.js";
 
 const LIMIT = 60;
 
@@ -57,52 +57,22 @@ async function load(results, query, address) {
   );
 }
 
-/** Show the form for a new row: its name, metadata and first observations. */
+/** Show the form for a new row. */
 export async function addRow(content) {
   const schema = await get("v1/schema");
-  const name = h("input", { required: true, maxlength: 500, autocomplete: "off" });
-  const columns = metadataFields(schema.rows);
   const fields = observationFields({ kind: "any", of: "feature" });
-  const message = h("div");
-  const button = h("button", { class: "primary" }, "Add it");
-  const form = h(
-    "form",
-    {
-      class: "card narrow",
-      async onsubmit(event) {
-        event.preventDefault();
-        message.replaceChildren();
-        button.disabled = true;
-        try {
-          const metadata = columns.length ? { metadata: readMetadata(columns) } : {};
-          const body = { name: name.value, observations: fields.read(), ...metadata };
-          await post("v1/rows", body);
-          const known = await get(pathOf("rows", name.value)); // its name as the service spells it
-          announce(`Added ${known.name}. Its predictions are ready.`);
-          location.hash = href("row", known.name);
-        } catch (error) {
-          message.replaceChildren(problem(error));
-          message.firstChild.scrollIntoView({ block: "nearest" });
-        }
-        button.disabled = false;
-      },
-    },
-    field("Name", name),
-    metadataFieldset(columns),
-    h(
-      "fieldset",
-      null,
-      h("legend", null, "First observations"),
-      h("p", { class: "hint" }, "Optional; more can be entered at any time."),
-      fields.element,
-    ),
-    message,
-    h("div", { class: "buttons" }, button, h("a", { class: "button", href: "#/rows" }, "Cancel")),
-  );
   content.append(
-    h("p", { class: "crumbs" }, h("a", { href: "#/rows" }, capital(words.rows))),
-    h("h1", null, `Add ${a(words.row)}`),
-    h("p", { class: "lead" }, `All ${words.features} can be predicted for it as soon as it is added.`),
-    form,
+    ...entryPage("row", {
+      lead: `All ${words.features} can be predicted for it as soon as it is added.`,
+      columns: schema.rows,
+      observations: fields.element,
+      async submit({ name, metadata }) {
+        const body = { name, observations: fields.read(), ...(schema.rows.length ? { metadata } : {}) };
+        await post("v1/rows", body);
+        const known = await get(pathOf("rows", name)); // its name as the service spells it
+        announce(`Added ${known.name}. Its predictions are ready.`);
+        location.hash = href("row", known.name);
+      },
+    }),
   );
 }

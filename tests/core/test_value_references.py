@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from headstart import Headstart, Table
+from headstart.core.value_references import ALS, RowColumnMeans
 from headstart.datasets import synthetic_ratings
 from headstart.evaluate import Benchmark, BenchmarkConfig
-from headstart.evaluate.value_references import ALS, RowColumnMeans
 from headstart.table.cells import Cells
 
 
