@@ -27,7 +27,10 @@ class EASE(Peer):
     strength: float = 50.0
     gain: float = 3.0
 
-    choices: ClassVar = {"strength": (10.0, 50.0, 200.0), "gain": (1.0, 3.0, 10.0, 30.0)}
+    choices: ClassVar = {
+        "strength": (1.0, 3.0, 10.0, 50.0, 200.0, 1000.0, 5000.0),
+        "gain": (0.3, 1.0, 3.0, 10.0, 30.0),
+    }
 
     def fit(self, problem: Problem) -> None:
         self.biases = Biases(popularity=0.75)
