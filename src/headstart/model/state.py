@@ -33,7 +33,12 @@ from headstart.model.rows import RowMetadata, RowStore, Version
 from headstart.model.staleness import NO_ERRORS, ErrorSums
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
-from headstart.table.kinds import Click, KindType
+from headstart.table.kinds import (
+    KindType,
+)
+from headstart.table.margins import (
+    Click,
+)
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import age_weights
 from headstart.table.words import Words

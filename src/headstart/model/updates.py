@@ -47,7 +47,10 @@ from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.linalg.array_ops import LinAlgError
 from headstart.model.context_sums import ContextMemory, ContextOf
 from headstart.model.features import Feature
-from headstart.model.inputs import NewRows, Triples, check_rows
+from headstart.model.inputs import (
+    NewRows,
+    check_rows,
+)
 from headstart.model.observations import (
     ObservationList,
     ObservationLists,
@@ -73,6 +76,9 @@ from headstart.model.state import (
     extreme_feature_error,
     find_units,
     given_exposure,
+)
+from headstart.model.triples import (
+    Triples,
 )
 from headstart.table import Cells
 from headstart.table.kinds import KindType

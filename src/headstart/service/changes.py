@@ -25,12 +25,14 @@ from headstart.model.inputs import (
     check_rows,
     describe_unusual,
     encode_row_metadata,
-    read_triples,
-    require_clock,
 )
 from headstart.model.levels import category_columns, columns_of, expand_new_features, require_whole
 from headstart.model.staleness import NO_ERRORS, ErrorSums
 from headstart.model.state import ModelState
+from headstart.model.triples import (
+    read_triples,
+    require_clock,
+)
 from headstart.model.updates import compare_with_predictions
 from headstart.service.errors import Problem, error_at
 from headstart.service.live_model import LiveModel, LiveState, apply

@@ -20,15 +20,17 @@ from headstart.errors import InputError, join_names, option_name
 from headstart.table.cells import Floats, Positions, chunk_slices, count_positions
 from headstart.table.kinds import (
     KINDS,
-    RATING,
-    REAL,
-    Count,
     Kind,
     Kinds,
     KindType,
     Margin,
     as_option,
     kinds_as_option,
+)
+from headstart.table.margins import (
+    RATING,
+    REAL,
+    Count,
     likely_shift,
 )
 from headstart.table.missing_values import MAX_CODES, as_missing, find_codes

@@ -24,14 +24,16 @@ from headstart.table.cells import Floats, Positions
 from headstart.table.censored_values import MIN_EXACT, Limit, expected_values, parse_limit
 from headstart.table.kind_inference import FITTABLE, KindsLike, parse_kind
 from headstart.table.kinds import (
-    Binary,
-    Category,
     Kind,
     KindType,
     Margin,
-    Ordinal,
     as_option,
     column_name,
+)
+from headstart.table.margins import (
+    Binary,
+    Category,
+    Ordinal,
     write_levels,
 )
 from headstart.table.missing_values import as_missing, is_no_answer

@@ -10,7 +10,12 @@ from headstart.model.observations import ObservationLists
 from headstart.model.row_states import given_values
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, MetadataSchema, Names, Table
-from headstart.table.kinds import Category, split_column
+from headstart.table.kinds import (
+    split_column,
+)
+from headstart.table.margins import (
+    Category,
+)
 from headstart.table.metadata import as_array, as_text
 from headstart.table.reading import sort_observations
 
