@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.linalg import eigh
+from scipy.stats import chi2
 
 from headstart.core.types import Knowledge
 
@@ -39,6 +41,14 @@ def slow_change(
     t, w = np.linalg.solve(weighted, products), mean[:-1]
     alpha = (t @ moment @ w) / (t @ moment @ t)
     delta = w - alpha * t
-    kept = max(0.0, 1 - np.trace(moment @ covariance[:-1, :-1]) / features / (delta @ moment @ delta))
-    change = alpha * t + kept * delta - w
+    # Generalised eigenvectors: columns v with vᵀM⁻¹v = 1 that diagonalise C.
+    variances, basis = eigh(covariance[:-1, :-1] / features, np.linalg.inv(moment))
+    errors = np.sqrt(np.maximum(variances, 0))
+    parts = [float(vector @ delta) for vector in basis.T]
+    ratios = sorted((part / error) ** 2 for part, error in zip(parts, errors, strict=True))
+    share = min(1.0, chi2.ppf(0.5, df=1) / ratios[(len(ratios) - 1) // 2])
+    change = np.zeros(width)
+    for part, error, vector in zip(parts, errors, basis.T, strict=True):
+        moved = np.sign(part) * min(share * abs(part), error)
+        change -= moved * (np.linalg.inv(moment) @ vector)
     return np.append(change, -centre @ change)

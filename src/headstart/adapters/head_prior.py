@@ -60,6 +60,8 @@ _REFERENCE_FEATURES, _REFERENCE_ROWS = 64, 4096  # of ``ReferenceFeatures``, at 
 # Of the variance of a row's activation, added to its square: factors that no row has need a small weight.
 _ROW_VARIANCE_SHARE = 0.05
 
+_MEDIAN_SQUARE = 0.45493642311957283  # of a standard normal variable
+
 _LANDMARKS = 256  # features at which kernels are evaluated, at most
 
 _MAX_KERNELS = 8  # tables of more metadata columns have no kernels
@@ -592,14 +594,17 @@ def mean_head_change(knowledge: Knowledge, mean: Tensor, covariance: Tensor, fea
     Without metadata and observations, the head of a new feature is the mean head of the known features. With
     few known features its weights are uncertain in most directions of the activations. The direction of row
     means has one free number only. Let t be the weights with which the activations predict the mean residual
-    of a row, M the covariance of activations over rows, and C that of the weights over J features. With
-    α = tᵀMw̄ / tᵀMt and δ = w̄ − α·t, the shrunk weights are those of James and Stein,
+    of a row, M the covariance of activations over rows, and C that of the weights over J features. The mean
+    head differs from this direction by δ = w̄ − (tᵀMw̄ / tᵀMt)·t. In the basis in which M is the identity and
+    C diagonal, the standard error of δ_k is s_k = √(C_kk / J). If chance explains the median of (δ_k / s_k)²,
+    δ is removed, otherwise a share of it, but in no direction more than s_k:
 
-        α·t + max(0, 1 − tr(MC)/J / δᵀMδ)·δ.
+        change_k = −sign(δ_k)·min(share·|δ_k|, s_k),   share = min(1, 0.455 / median (δ_k / s_k)²),
 
-    The judge uses them if they predict held-out features better. ``mean`` (size,) and ``covariance``
-    (size, size) are those of the heads of ``features`` known features. The mean prediction of all rows does
-    not change.
+    where 0.455 is the median of the square of a standard normal number. This is a limited translation rule of
+    Efron and Morris: a direction in which the mean head is well known keeps it. ``mean`` (size,) and
+    ``covariance`` (size, size) are those of the heads of ``features`` known features. The mean prediction of
+    all rows does not change.
     """
     direction, centre, moment = row_mean_direction(knowledge)
     weight = mean[:-1].double()
@@ -607,9 +612,14 @@ def mean_head_change(knowledge: Knowledge, mean: Tensor, covariance: Tensor, fea
     if not float(length) > 0:  # rows do not differ
         return torch.zeros_like(mean)
     difference = weight - (direction @ moment @ weight) / length * direction
-    by_chance = (moment * covariance[:-1, :-1].double()).sum() / features
-    share = (by_chance / (difference @ moment @ difference).clamp(min=1e-30)).clamp(max=1)
-    change = -share * difference
+    root = torch.linalg.cholesky(make_positive_definite(moment))
+    variances, basis = torch.linalg.eigh(root.T @ covariance[:-1, :-1].double() @ root / features)
+    errors = variances.clamp(min=0).sqrt()
+    coordinates = basis.T @ (root.T @ difference)
+    median = (coordinates / errors.clamp(min=1e-30)).square().median()
+    share = (_MEDIAN_SQUARE / median.clamp(min=1e-30)).clamp(max=1)
+    coordinates = torch.clamp(share * coordinates, -errors, errors)
+    change = -torch.linalg.solve_triangular(root.T, (basis @ coordinates)[:, None], upper=True)[:, 0]
     return torch.cat([change, -(centre @ change)[None]]).to(mean.dtype)
 
 

@@ -82,8 +82,6 @@ _LOCAL_MARGIN = 2.0  # standard errors by which similar features must lower it
 
 SIMILAR_PART, CHOSEN_PART = 0, 1  # columns of ``Outcome.local``
 
-_SHRINKAGE_MARGIN = 2.0  # standard errors by which a shrunk mean head must improve
-
 MIN_FEATURES_TO_JUDGE = 12  # of a table, to compare candidates
 
 _FOLD_SHARE = 0.15  # fraction of the features held out in one fold
@@ -288,8 +286,7 @@ class Judge:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table.
 
         The closed form gets a mean head that is shrunk towards the direction of row means
-        (``mean_head_change``) if this makes it better by ``_SHRINKAGE_MARGIN`` standard errors, and the
-        chosen candidate a local part if ``fit_local_strengths`` finds strengths for it.
+        (``mean_head_change``) if this lowers its error, and the chosen candidate a local part if ``fit_local_strengths`` finds strengths for it.
         """
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
         if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE:
@@ -305,7 +302,7 @@ class Judge:
                 chosen, recipe, judged = name, identity, as_numbers
         if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
             chosen, adapter = NETWORKS, adapter_config(BLEND)
-        shrinks_mean = chosen != NETWORKS and beats(judged.shrunk, candidates[chosen], _SHRINKAGE_MARGIN)
+        shrinks_mean = chosen != NETWORKS and beats(judged.shrunk, candidates[chosen], 0.0)
         if shrinks_mean:
             chosen = f"{chosen}, shrunk to row means"
             candidates[chosen] = judged.shrunk
