@@ -31,7 +31,7 @@ def world(seed: int, rows: int = 40, features: int = 9, width: int = 3, certain:
 @pytest.mark.parametrize("certain", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("features", [2.0, 500.0])
-def test_the_change_is_that_of_the_limited_translation_rule(seed: int, certain: bool, features: float) -> None:
+def test_the_change_follows_the_limited_translation_rule(seed: int, certain: bool, features: float) -> None:
     knowledge, random = world(seed, certain=certain), np.random.default_rng(seed)
     mean, factor = random.normal(size=4), random.normal(size=(4, 4))
     covariance = factor @ factor.T

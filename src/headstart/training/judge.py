@@ -286,7 +286,8 @@ class Judge:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table.
 
         The closed form gets a mean head that is shrunk towards the direction of row means
-        (``mean_head_change``) if this lowers its error, and the chosen candidate a local part if ``fit_local_strengths`` finds strengths for it.
+        (``mean_head_change``) if this lowers its error, and the chosen candidate a local part if
+        ``fit_local_strengths`` finds strengths for it.
         """
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
         if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE:
