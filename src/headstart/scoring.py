@@ -31,6 +31,7 @@ from headstart.model.inputs import as_list, whole_number
 from headstart.model.prediction import (
     Prediction,
     dictionary_column,
+    leave_out,
     predict_features,
     predict_pairs,
     require_level,
@@ -513,7 +514,7 @@ class Scorer:
             for start in range(0, len(self._features), _FEATURES_AT_ONCE)
         ]
         parts = [predict_features(self.state, rows, states, block, self._device) for block in blocks]
-        return _concatenate(rows, parts).to_arrow(self.question.level)
+        return leave_out(self.state, _concatenate(rows, parts)).to_arrow(self.question.level)
 
     def _rank_features(self, names: list[str], positions: NDArray[np.int64], top: int) -> pa.Table:
         question, state = self.question, self.state

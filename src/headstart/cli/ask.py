@@ -498,9 +498,9 @@ def _show_predictions(table: pa.Table, level: float, destination: Destination) -
         numbers = (f"{line['mean']:.3f}", f"{line['std']:.3f}", f"{line['low']:.2f} – {line['high']:.2f}")
         if line["mean"] != line["mean"]:  # a category has no mean
             numbers = ("", "", "")
-        label = (
-            "" if not labelled or line["label"] is None else f"{line['label']} ({line['probability']:.0%})"
-        )
+        label = (line["label"] if labelled else None) or ""
+        if label and line["probability"] is not None:
+            label += f" ({line['probability']:.0%})"
         lines.append((line["row"], line["feature"], *numbers, *([label] if labelled else [])))
     header = ("row", "feature", "mean", "std", f"{level:.0%} interval")
     show((*header, *(["most probable"] if labelled else [])), lines)

@@ -120,6 +120,15 @@ Missing = Annotated[
     ),
 ]
 
+NotApplicable = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--not-applicable",
+        metavar="CODES",
+        help="Values that mean that a feature does not apply to a row, such as -8,n/a: never predicted.",
+    ),
+]
+
 Form = Annotated[
     str, typer.Option("--form", help="long (row, feature, value), wide (one column per feature) or auto.")
 ]
@@ -209,6 +218,11 @@ class ColumnOptions:
         return Columns(self.row, self.feature, self.value)
 
 
+def _split_codes(given: list[str] | None) -> list[str] | None:
+    """Return the codes of an option that can be repeated, one by one."""
+    return None if given is None else [code for text in given for code in split_commas(text)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
     """The format of text files, and codes for missing values."""
@@ -221,9 +235,7 @@ class TextOptions:
     @property
     def missing_codes(self) -> list[str] | None:
         """The codes for missing values, one by one."""
-        return (
-            None if self.missing is None else [code for text in self.missing for code in split_commas(text)]
-        )
+        return _split_codes(self.missing)
 
     @property
     def format(self) -> TextFormat:
@@ -247,6 +259,7 @@ class TableOptions:
     kind: TableKind = None
     form: Form = "auto"
     duplicates: Duplicates = "error"
+    not_applicable: NotApplicable = None
     text: TextOptions
 
     def read(
@@ -280,6 +293,7 @@ class TableOptions:
             decimal=self.text.decimal,
             encoding=self.text.encoding,
             missing=self.text.missing_codes,
+            not_applicable=_split_codes(self.not_applicable),
         )
 
 

@@ -19,10 +19,10 @@ from headstart.adapters.base import Adapter
 from headstart.core.predictive import predict_grid
 from headstart.core.types import FeatureBatch, Heads, RowStates
 from headstart.display import table_html
-from headstart.errors import UnsupportedError, for_user, option_name
+from headstart.errors import InputError, UnsupportedError, for_user, option_name
 from headstart.model.features import Feature
 from headstart.model.inputs import NEW_ROW, check_rows, is_observations
-from headstart.model.levels import category_columns, is_level
+from headstart.model.levels import category_columns, is_level, owner_of
 from headstart.model.local import local_part, row_residuals
 from headstart.model.observations import ObservationList
 from headstart.model.plots import (
@@ -270,6 +270,11 @@ def explain(model: ModelState, row: Any, feature: object) -> Explanation:
         predicted = predict_features(model, Names([explained.name], "row"), explained.state, [feature])
         feature = columns[int(predicted.chances[0].argmax())]
     (known,), heads = model.feature_store.take([feature])
+    if (explained.name, owner_of(known)) in model.not_applicable:
+        raise InputError(
+            f"feature {owner_of(known)!r} does not apply to row {explained.name!r}: there is no prediction "
+            "to explain"
+        )
     inputs = explained.inputs
     numbers = torch.from_numpy(inputs.numbers)
     positions = torch.where(numbers < backbone.features, numbers, -1)

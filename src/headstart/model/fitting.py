@@ -290,6 +290,7 @@ def build_state(
         table_weights=table.with_features(train_features).weights,
         table_values=_given_numbers(table.with_features(train_features)) if fixed else None,
         words=table.words,
+        not_applicable=table.not_applicable,
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # with the shapes of the adapter's heads

@@ -68,7 +68,7 @@ from headstart.model.inputs import (
     whole_number,
 )
 from headstart.model.levels import category_columns, columns_of, expand_new_features, require_whole
-from headstart.model.prediction import Prediction, predict_features
+from headstart.model.prediction import Prediction, leave_out, predict_features
 from headstart.model.ranking import (
     By,
     Criterion,
@@ -625,7 +625,7 @@ class Headstart:
         asked = None if features is None else as_list(features)
         count = len(state.feature_store) if asked is None else len(columns_of(state, asked))
         _require_few_cells(len(names), count)
-        return predict_features(state, names, states, asked)
+        return leave_out(state, predict_features(state, names, states, asked))
 
     def sample(
         self,

@@ -16,7 +16,7 @@ from headstart.core.types import RowStates
 from headstart.errors import InputError
 from headstart.evaluate.pooled_estimates import Pooled, pool
 from headstart.model.levels import category_columns, columns_of
-from headstart.model.prediction import predict_features
+from headstart.model.prediction import leave_out, predict_features
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.kinds import (
@@ -46,7 +46,7 @@ def draw_cells(
     widths = [len(category_columns(model, name)) or 1 for name in names]
     first = np.cumsum(widths) - widths  # the first column of each feature
     columns, heads = model.feature_store.take(columns_of(model, names))
-    prediction = predict_features(model, rows, states, names)
+    prediction = leave_out(model, predict_features(model, rows, states, names))
     generator = np.random.default_rng(seed)
     drawn = np.empty((n, len(rows), len(names)))
     kinds = model.kinds_of(columns)
@@ -56,8 +56,8 @@ def draw_cells(
         drawn[number] = prediction.values_at(ranks[:, first])
         for position, chances in prediction.chances.items():
             own = ranks[:, first[position] : first[position] + widths[position]]
-            odds = np.log(np.maximum(chances, np.finfo(float).tiny)) - np.log(-np.log(own))
-            drawn[number][:, position] = odds.argmax(1)
+            odds = np.log(np.clip(chances, np.finfo(float).tiny, 1)) - np.log(-np.log(own))
+            drawn[number][:, position] = np.where(np.isnan(odds).any(axis=1), np.nan, odds.argmax(1))
     return drawn
 
 
@@ -66,7 +66,8 @@ def with_levels(values: NDArray[np.float64], kinds: Iterable[Kind]) -> list[Any]
     texts: NDArray[Any] = values.astype(object)
     for position, kind in enumerate(kinds):
         if isinstance(kind.margin, Category):
-            texts[..., position] = np.array(kind.margin.names, object)[values[..., position].astype(int)]
+            levels = np.array([*kind.margin.names, None], object)  # the last one is not applicable
+            texts[..., position] = levels[np.nan_to_num(values[..., position], nan=-1).astype(int)]
     return texts.tolist()  # type: ignore[no-any-return]
 
 
@@ -75,7 +76,8 @@ class Imputations(Sequence[Any]):
     """A table whose missing cells were filled several times, with draws from the model.
 
     ``imputations[0]`` is the first filled table as a pandas frame, with one line per row and one column per
-    feature; the class is a sequence of m such frames. Observed cells have their observed values in each.
+    feature; the class is a sequence of m such frames. Observed cells have their observed values in each, and
+    cells that are not applicable stay empty (NaN).
 
     Attributes
     ----------
@@ -108,7 +110,7 @@ class Imputations(Sequence[Any]):
             raise InputError("frames need pandas, which is not installed; use to_arrow() or values") from None
         frame = pandas.DataFrame(self.values[number], list(self.rows), list(self.features))
         for name, levels in self._levels():
-            codes = frame[name].to_numpy(dtype=int)
+            codes = frame[name].fillna(-1).to_numpy(dtype=int)
             frame[name] = pandas.Categorical.from_codes(codes, categories=levels)
         return frame
 
@@ -125,7 +127,7 @@ class Imputations(Sequence[Any]):
         """Return one filled table: a column ``row`` and one column per feature."""
         columns: dict[str, Any] = dict(zip(self.features, self.values[number].T, strict=True))
         for name, levels in self._levels():
-            columns[name] = [levels[int(code)] for code in columns[name]]
+            columns[name] = [None if np.isnan(code) else levels[int(code)] for code in columns[name]]
         return pa.table({"row": list(self.rows), **columns})
 
     def pool(self, estimate: Callable[[Any], tuple[float, float]], *, degrees: float | None = None) -> Pooled:
@@ -156,7 +158,7 @@ class Imputations(Sequence[Any]):
         return pool(numbers[:, 0].tolist(), numbers[:, 1].tolist(), degrees)
 
     def __repr__(self) -> str:
-        filled = int((~self.observed).sum())
+        filled = int((~self.observed & np.isfinite(self.values).all(axis=0)).sum())
         rows, features = len(self.rows), len(self.features)
         return f"Imputations({len(self)} × {rows} rows × {features} features, {filled} cells filled)"
 

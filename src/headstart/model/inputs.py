@@ -75,6 +75,7 @@ class ReadOptions(TypedDict, total=False):
     row_metadata_types: Mapping[str, str] | None
     duplicates: Literal["error", "last", "mean"]
     missing: MissingLike
+    not_applicable: MissingLike
     encoders: Mapping[str, EncoderLike] | None
     separator: str | None
     decimal: str | None

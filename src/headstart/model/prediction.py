@@ -26,7 +26,14 @@ from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError, guard_methods, option_name
 from headstart.linalg.packed import packed_size
 from headstart.model.features import Feature, FeatureListing
-from headstart.model.levels import category_columns, columns_of, complete_categories, is_level, normalise
+from headstart.model.levels import (
+    category_columns,
+    columns_of,
+    complete_categories,
+    is_level,
+    normalise,
+    owner_of,
+)
 from headstart.model.local import local_part, row_residuals
 from headstart.model.state import ModelState
 from headstart.table import Cells, Names
@@ -276,6 +283,8 @@ class Prediction:
         if they are not known.
     chances : mapping of int to ndarray of shape (rows, levels)
         The probabilities of the levels of each category, by the position of the feature.
+    not_applicable : ndarray of shape (rows, features) or None
+        The cells whose feature does not apply to their row: all their numbers are NaN. None: no cell.
     """
 
     rows: Names
@@ -286,6 +295,7 @@ class Prediction:
     interval_factors: NDArray[np.float64] | None = None
     observed: Sequence[NDArray[np.float64]] = field(default=(), repr=False)
     chances: Mapping[int, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+    not_applicable: NDArray[np.bool_] | None = field(default=None, repr=False)
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -299,7 +309,12 @@ class Prediction:
 
     @cached_property
     def _moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return self.kinds.moments(self.center, self.scale, np.arange(len(self.features)))
+        mean, std = self.kinds.moments(self.center, self.scale, np.arange(len(self.features)))
+        return self._applicable(mean), self._applicable(std)
+
+    def _applicable(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return numbers (…, rows, features) with NaN at the cells that are not applicable."""
+        return numbers if self.not_applicable is None else np.where(self.not_applicable, np.nan, numbers)
 
     def __getitem__(self, cell: tuple[object, object]) -> tuple[float, float]:
         """Return the mean and standard deviation of one cell, given by a row and a feature."""
@@ -330,7 +345,7 @@ class Prediction:
                 chances = self.probabilities(self.features[position])
                 ends = fewest_levels(np.array(kind.margin.levels), chances, level)
                 low[:, position], high[:, position] = ends
-        return low, high
+        return self._applicable(low), self._applicable(high)
 
     def _quantiles(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the quantiles at 0.5 - level / 2 and 0.5 + level / 2 of every cell's value."""
@@ -350,8 +365,8 @@ class Prediction:
         if quantile == 0.5:
             binary = self.kinds.types == KindType.BINARY
             median = np.where(binary & np.isfinite(self.center), self.center >= 0.5, self.center)
-            return np.asarray(self.kinds.values(median, np.arange(len(self.features))))
-        return self._quantiles(abs(2 * quantile - 1))[int(quantile > 0.5)]
+            return self._applicable(np.asarray(self.kinds.values(median, np.arange(len(self.features)))))
+        return self._applicable(self._quantiles(abs(2 * quantile - 1))[int(quantile > 0.5)])
 
     def probability_above(self, value: float) -> NDArray[np.float64]:
         """Return the probability that each cell's value is greater than ``value``: (rows, features).
@@ -363,7 +378,7 @@ class Prediction:
             raise InputError(f"probability_above() takes a number; got {value!r}")
         above = self._above(np.array([kind.margin.edge(float(value)) for kind in self.kinds]))
         binary = self.center if 0 <= value < 1 else float(value < 0) + 0.0 * self.center
-        return np.where(self.kinds.types == KindType.BINARY, binary, above)
+        return self._applicable(np.where(self.kinds.types == KindType.BINARY, binary, above))
 
     def take_features(self, positions: NDArray[np.int64]) -> Prediction:
         """Return the prediction of the features at these positions."""
@@ -376,6 +391,7 @@ class Prediction:
             interval_factors=None if self.interval_factors is None else self.interval_factors[positions],
             observed=[self.observed[position] for position in positions] if len(self.observed) else (),
             chances={new: self.chances[old] for new, old in enumerate(positions) if old in self.chances},
+            not_applicable=None if self.not_applicable is None else self.not_applicable[:, positions],
         )
 
     def levels(self, feature: object) -> list[str | float]:
@@ -421,18 +437,20 @@ class Prediction:
         chances = np.maximum(-np.diff(tails, axis=1), MIN_CHANCE)
         if len(self.observed):
             chances = chances * level_ratios(self.observed[position], edges)
-        return np.asarray(chances / chances.sum(axis=1, keepdims=True))
+        chances = np.asarray(chances / chances.sum(axis=1, keepdims=True))
+        return chances if self.not_applicable is None else part._applicable(chances)
 
     def labels(self, feature: object) -> list[str | float]:
-        """Return the most probable level of a feature at every row.
+        """Return the most probable level of a feature at every row, or "not applicable".
 
         Parameters
         ----------
         feature : str or int
             A feature of the prediction with levels: a category, ordinal or binary feature, or a rating.
         """
-        levels = self.levels(feature)
-        return [levels[best] for best in self.probabilities(feature).argmax(axis=1)]
+        levels, chances = self.levels(feature), self.probabilities(feature)
+        best = [(line.argmax(), np.isfinite(line).all()) for line in chances]
+        return [levels[position] if known else NOT_APPLICABLE for position, known in best]
 
     @property
     def labelled(self) -> list[str]:
@@ -520,7 +538,7 @@ class Prediction:
         for position, chances in self.chances.items():
             below = chances.cumsum(axis=1)[:, :-1]
             drawn[..., position] = (uniform[..., position, None] >= below).sum(-1)
-        return drawn
+        return self._applicable(drawn)
 
     def to_pandas(self, level: float = 0.9) -> Any:
         """Return the long form as a pandas frame; pandas must be installed."""
@@ -627,14 +645,19 @@ class Prediction:
         return [labels[row] for row in self.rows]
 
     def _label_columns(self) -> dict[str, pa.Array]:
-        """Return the most probable label of each cell and its probability; nothing without labels."""
-        if not (names := self.labelled):
+        """Return the most probable label of each cell and its probability; nothing without labels.
+
+        The label of a cell that is not applicable says so, also without other labels.
+        """
+        if not (names := self.labelled) and self.not_applicable is None:
             return {}
         labels = np.full((len(self.rows), len(self.features)), None, dtype=object)
         best = np.full(labels.shape, np.nan)
         for name in names:
             position = self.features.position(name)
             labels[:, position], best[:, position] = self.labels(name), self.probabilities(name).max(axis=1)
+        if self.not_applicable is not None:
+            labels[self.not_applicable] = NOT_APPLICABLE
         missing = np.isnan(best.ravel())
         return {
             "label": pa.array(labels.ravel().tolist(), pa.string()),
@@ -675,6 +698,9 @@ class Prediction:
             position, chances = shown.features.position(name), shown.probabilities(name)[:MAX_LINES]
             for line, label in enumerate(shown.labels(name)[:MAX_LINES]):
                 cells[line][position] = f"{label} ({chances[line].max():.0%})"
+        if shown.not_applicable is not None:
+            for line, position in np.argwhere(shown.not_applicable[:MAX_LINES]):
+                cells[line][position] = NOT_APPLICABLE
         lines = [[row, *cell, *more] for row, cell in zip(self.rows, cells, strict=False)]
         return ["row", *list(self.features)[:_MAX_COLUMNS], *more], lines
 
@@ -693,6 +719,8 @@ _LEVEL_FIELDS = [
     ("level", pa.string()),
     ("probability", pa.float64()),
 ]
+
+NOT_APPLICABLE = "not applicable"  # in place of the prediction of a cell
 
 MAX_LEVELS = 20  # steps of a rating whose values are taken for whole numbers
 
@@ -814,6 +842,8 @@ def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> Ce
     ``level`` is the probability that the interval contains the value.
     """
     feature, likelihood = model.feature_store[name], model.knowledge.likelihood
+    if (row, owner_of(feature)) in model.not_applicable:
+        return CellPrediction(np.nan, np.nan, np.nan, np.nan)
     kind = model.kind_of(feature)
     has_local_part = model.local is not None and not feature.in_backbone
     ordinal = isinstance(feature.kind.margin, Ordinal)
@@ -1021,4 +1051,26 @@ def predict_pairs(
                 )
                 ends = found.interval(level)
                 low[pairs[mine]], high[pairs[mine]] = ends[0][:, 0], ends[1][:, 0]
+    if len(model.not_applicable):
+        owners = [owner_of(model.feature_store[name]) for name in names]
+        positions = zip(rows.tolist(), which.tolist(), strict=True)
+        left_out = [(model.rows[row], owners[at]) in model.not_applicable for row, at in positions]
+        mean[left_out] = std[left_out] = low[left_out] = high[left_out] = np.nan
     return mean, std, low, high
+
+
+def leave_out(model: ModelState, prediction: Prediction) -> Prediction:
+    """Return a prediction of rows of the model without its cells that are not applicable."""
+    if not len(model.not_applicable):
+        return prediction
+    known = model.feature_store
+    owners = [owner_of(known[name]) if name in known else name for name in prediction.features]
+    mask = model.not_applicable.mask(list(prediction.rows), owners)
+    if not mask.any():
+        return prediction
+    center, scale = (np.where(mask, np.nan, part) for part in (prediction.center, prediction.scale))
+    chances = {
+        position: np.where(mask[:, position, None], np.nan, part)
+        for position, part in prediction.chances.items()
+    }
+    return replace(prediction, center=center, scale=scale, chances=chances, not_applicable=mask)

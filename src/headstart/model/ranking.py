@@ -595,6 +595,11 @@ def best_features(
     if exclude_observed:
         require_contexts(columns, slots)
     excluded = [observed_slots(model, columns, row) if exclude_observed else _EMPTY for row in rows]
+    if len(model.not_applicable):
+        excluded = [
+            np.union1d(slots_of_row, _not_applicable_slots(model, row))
+            for slots_of_row, row in zip(excluded, rows, strict=True)
+        ]
     choose = _most_informative_features if criterion.by == "information" else _highest_features
     chosen: list[ScoredSlots] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
@@ -641,6 +646,12 @@ def require_contexts(columns: FeatureColumns, slots: NDArray[np.int64]) -> None:
             f"observed it; {for_user('pass exclude_observed=False', 'use --include-observed')}, or fit with "
             f"{option_name('adapter', 'bayes')}"
         )
+
+
+def _not_applicable_slots(model: ModelState, row: TargetRow) -> NDArray[np.int64]:
+    """Return the slots of the features that do not apply to a row."""
+    features = columns_of(model, model.not_applicable.features_of(row.name))
+    return np.array(model.feature_store.slots(features), dtype=np.int64)
 
 
 def observed_slots(model: ModelState, columns: FeatureColumns, row: TargetRow) -> NDArray[np.int64]:
@@ -863,7 +874,7 @@ def rank_rows(
     if len(exclude):
         others = model.rows.positions([as_name(row, "row") for row in exclude])
         excluded = np.union1d(excluded, others)
-    candidates = candidate_rows(model, rows, excluded)
+    candidates = candidate_rows(model, rows, known, excluded)
     records = None if model.row_metadata is None else model.row_metadata.lines
     if where is not None:
         _check_filter(where, [] if records is None else records.column_names)
@@ -923,7 +934,7 @@ def _spelling(value: object) -> str:
 def suggest_rows(model: ModelState, feature: object, n: int, rows: Sequence[Any] | None) -> list[str]:
     """Return the rows whose observations would inform most about a feature, best first."""
     (known,), heads = model.feature_store.take([most_uncertain_level(model, feature)])
-    candidates = candidate_rows(model, rows, model.observers(known))
+    candidates = candidate_rows(model, rows, known, model.observers(known))
     what = for_user("suggest()", "headstart suggest")
     positions, _ = _most_informative_rows(model, heads, known, candidates, n, what)
     return [model.rows[position] for position in positions]
@@ -941,15 +952,19 @@ def most_uncertain_level(model: ModelState, feature: object) -> object:
 
 
 def candidate_rows(
-    model: ModelState, rows: Sequence[Any] | None, excluded: NDArray[np.int64]
+    model: ModelState, rows: Sequence[Any] | None, feature: Feature, excluded: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the ascending positions of ``rows``, or of all rows, without the ``excluded`` positions."""
+    """Return the ascending positions of ``rows``, or of all rows, that are candidates for a ``feature``.
+
+    Rows at the ``excluded`` positions and rows to which the feature does not apply are none.
+    """
     if rows is None:
         is_candidate = np.ones(len(model.rows), dtype=bool)
     else:
         is_candidate = np.zeros(len(model.rows), dtype=bool)
         is_candidate[model.rows.positions([as_name(row, "row") for row in rows])] = True
     is_candidate[excluded] = False
+    is_candidate[model.rows.positions(model.not_applicable.rows_of(owner_of(feature)))] = False
     return np.flatnonzero(is_candidate)
 
 

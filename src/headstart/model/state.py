@@ -39,6 +39,7 @@ from headstart.table.kinds import (
 from headstart.table.margins import (
     Click,
 )
+from headstart.table.not_applicable import NO_CELLS, NotApplicable
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import age_weights
 from headstart.table.words import Words
@@ -348,6 +349,7 @@ class ModelState:
     arrivals: int = 0  # the arrival of the next observation
     local: LocalStrengths | None = None  # of the local part of new features; None: without it
     words: Words = field(default_factory=Words)  # what rows, features and values are called
+    not_applicable: NotApplicable = NO_CELLS  # cells that are not predicted
     local_cache: LocalCache = field(default_factory=LocalCache)
     context_memory: ContextMemory = field(default_factory=ContextMemory)
 

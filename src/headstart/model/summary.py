@@ -70,6 +70,8 @@ class ModelInfo:
         The metadata columns with their types.
     latest : tuple of str
         The last features added after ``fit``, with their shots; at most three.
+    not_applicable : int
+        The number of cells whose feature does not apply to their row, which are not predicted.
     """
 
     backbone: str
@@ -86,6 +88,7 @@ class ModelInfo:
     latest: tuple[str, ...] = ()
     unit: str = ""
     means: list[ExpectedError] = field(default_factory=list)
+    not_applicable: int = 0
 
     def lines(self) -> list[tuple[str, str]]:
         """Return the summary as pairs of label and text."""
@@ -95,6 +98,8 @@ class ModelInfo:
             ("rows", str(self.rows)),
             ("features", f"{self.features}, {self.added} of them added after fit"),
         ]
+        if self.not_applicable:
+            facts.append(("not applicable", f"{self.not_applicable} cells, which are not predicted"))
         if self.chosen is not None and self.judged_on:
             facts.append(("chosen", f"{self.chosen}, judged on {self.judged_on} features held out"))
         if self.errors:
@@ -149,6 +154,7 @@ def describe_model(model: ModelState) -> ModelInfo:
         columns=model.schema.describe() if model.schema else "no metadata",
         latest=tuple(f"{name} ({feature.shots} shots)" for name, feature in list(added.items())[-3:]),
         unit=_error_unit(model),
+        not_applicable=len(model.not_applicable),
     )
 
 

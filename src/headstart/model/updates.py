@@ -51,6 +51,7 @@ from headstart.model.inputs import (
     NewRows,
     check_rows,
 )
+from headstart.model.levels import owner_of
 from headstart.model.observations import (
     ObservationList,
     ObservationLists,
@@ -522,6 +523,10 @@ def add_observations(
         old = None if feature.name in new else feature
         changes.set_feature(model, old, feature.with_observations(feature.observations.merge(more)))
     model = copy_with(model, arrivals=model.arrivals + int(triples.order.max(initial=-1)) + 1)
+    if len(model.not_applicable):
+        pairs = zip(triples.rows.tolist(), triples.feature_positions.tolist(), strict=True)
+        cells = [(model.rows[row], owner_of(triples.features[at])) for row, at in pairs if row < first]
+        model = copy_with(model, not_applicable=model.not_applicable.without(cells))
     if model.clock is not None:
         model = copy_with(model, clock=model.clock.advance(triples.times))
     return renew(model, changes, new_rows)
@@ -602,7 +607,12 @@ def remove_feature(model: ModelState, name: object) -> ModelState:
     for row in model.row_store.observers(np.array([number])).tolist():
         before = observations_of_row(model, row)
         changes.set_row(model, row, before, before.take(before.keys != number))
-    after = copy_with(model, feature_store=model.feature_store.remove(name), context_memory=ContextMemory())
+    after = copy_with(
+        model,
+        feature_store=model.feature_store.remove(name),
+        context_memory=ContextMemory(),
+        not_applicable=model.not_applicable.without_feature(owner_of(model.feature_store[name])),
+    )
     return renew(after, changes)
 
 
@@ -649,6 +659,7 @@ def remove_row(model: ModelState, row: int) -> ModelState:
         table_values=table_values,
         row_metadata=None if row_metadata is None else row_metadata.remove(row),
         context_memory=ContextMemory(),  # the positions of rows have changed
+        not_applicable=model.not_applicable.without_row(model.rows[row]),
     )
     return renew(after, changes)
 

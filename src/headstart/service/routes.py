@@ -25,7 +25,7 @@ from starlette.responses import PlainTextResponse, Response
 from headstart.errors import StorageError
 from headstart.model.imputation import with_levels
 from headstart.model.levels import category_columns
-from headstart.model.prediction import Prediction, predict_one_cell
+from headstart.model.prediction import NOT_APPLICABLE, Prediction, predict_one_cell
 from headstart.model.ranking import Ranking
 from headstart.model.staleness import ErrorSums, staleness_of
 from headstart.model.summary import ExpectedError
@@ -438,8 +438,9 @@ def _predict_one_by_one(snapshot: Snapshot, rows: list[str], body: Predict) -> d
         with error_at("/rows"):
             snapshot.fitted.rows.position(row)
         for feature in body.features:
-            mean, std, low, high = predict_one_cell(snapshot.fitted, row, feature, body.level)
-            lines.append({"row": row, "feature": feature, "mean": mean, "std": std, "low": low, "high": high})
+            numbers = predict_one_cell(snapshot.fitted, row, feature, body.level)
+            line = {"row": row, "feature": feature, **numbers._asdict()}
+            lines.append(line | ({"label": NOT_APPLICABLE} if np.isnan(numbers.mean) else {}))
     return {"level": body.level, "predictions": lines}
 
 
@@ -468,6 +469,8 @@ def _prediction_content(prediction: Prediction, body: Predict) -> dict[str, Any]
             own = chances[name][number // len(prediction.features)]
             line["label"] = levels[name][max(range(len(own)), key=own.__getitem__)]
             line["probabilities"] = dict(zip(levels[name], own, strict=True))
+        if prediction.not_applicable is not None and prediction.not_applicable.ravel()[number]:
+            line["label"] = NOT_APPLICABLE
     return {"level": body.level, "predictions": lines}
 
 

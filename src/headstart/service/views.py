@@ -206,6 +206,8 @@ def predict_over_rows(state: LiveState, model: ModelState, name: str) -> Predict
     """
     count = len(model.rows)
     rows = np.unique(np.linspace(0, count - 1, min(count, _MAX_ROWS)).round().astype(np.int64))
+    excluded = model.not_applicable.rows_of(name)
+    rows = rows[[model.rows[row] not in excluded for row in rows.tolist()]] if excluded else rows
     names = Names([model.rows[row] for row in rows.tolist()], "row")
     return predict_features(model, names, state.model.row_store.take(rows), [name])
 

@@ -69,6 +69,7 @@ class LabelledSource(Source):
     def __init__(self, source: Source, error: InputError, weight: str | None = None) -> None:
         self.label, self.columns, self.own_names = source.label, source.columns, source.own_names
         self.missing, self.notes, self.decimal = source.missing, source.notes, source.decimal
+        self.not_applicable = source.not_applicable
         self.error = error
         self.labels: list[str] = []
         self.texts: set[str] = set()  # the columns with texts

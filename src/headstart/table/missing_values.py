@@ -41,8 +41,11 @@ class MissingCodes:
     texts: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, given: MissingLike) -> MissingCodes:
-        """Return the codes in ``given``: one number or text, or several. A text of a number is a number."""
+    def of(cls, given: MissingLike, name: str = "missing") -> MissingCodes:
+        """Return the codes in ``given``: one number or text, or several. A text of a number is a number.
+
+        ``name`` is the argument, for messages.
+        """
         if given is None:
             return cls()
         several = isinstance(given, Collection) and not (
@@ -64,7 +67,7 @@ class MissingCodes:
                 numbers.append(_as_float(code))
             else:
                 raise InputError(
-                    f"{option_name('missing')} takes numbers and texts, as {as_missing([-9, 'refused'])}; "
+                    f"{option_name(name)} takes numbers and texts, as {as_missing([-9, 'refused'], name)}; "
                     f"got {code!r}"
                 )
         return cls(tuple(numbers), tuple(texts))
@@ -83,7 +86,8 @@ class MissingCodes:
             column = column.dictionary_decode()
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             column = pc.utf8_trim_whitespace(column.cast(pa.string()))
-            column = _without(column, pa.array(self.texts, pa.string()))
+            codes = [text for text in column.unique().drop_null().to_pylist() if self._has(text)]
+            column = _without(column, pa.array(codes, pa.string()))
             try:
                 column = column.cast(pa.float64())
             except pa.ArrowInvalid:
@@ -93,6 +97,24 @@ class MissingCodes:
         if self.numbers and pa.types.is_floating(column.type):
             column = _without(column, pa.array(self.numbers, pa.float64()).cast(column.type, safe=False))
         return column
+
+    def _has(self, text: str) -> bool:
+        """Return whether a text is a code, or writes the number of one."""
+        if text in self.texts:
+            return True
+        try:
+            return float(text) in self.numbers
+        except ValueError:
+            return False
+
+    def __add__(self, other: MissingCodes) -> MissingCodes:
+        return MissingCodes(self.numbers + other.numbers, self.texts + other.texts)
+
+    def __sub__(self, other: MissingCodes) -> MissingCodes:
+        return MissingCodes(
+            tuple(number for number in self.numbers if number not in other.numbers),
+            tuple(text for text in self.texts if text not in other.texts),
+        )
 
     def describe(self) -> str:
         """List the codes for a message: ``-9, 'refused'``."""
@@ -127,8 +149,8 @@ def _without(column: pa.Array, codes: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_in(column, value_set=codes), pa.scalar(None, column.type), column)
 
 
-def as_missing(codes: Iterable[float | str]) -> str:
-    """Write codes as an argument or as an option.
+def as_missing(codes: Iterable[float | str], name: str = "missing") -> str:
+    """Write codes as the argument or option ``name``.
 
     >>> as_missing([-9.0, "refused"])
     "missing=[-9, 'refused']"
@@ -137,7 +159,7 @@ def as_missing(codes: Iterable[float | str]) -> str:
     shown = ", ".join(
         repr(text) if isinstance(code, str) else text for text, code in zip(texts, codes, strict=True)
     )
-    return for_user(f"missing=[{shown}]", option_name("missing", ",".join(texts)))
+    return for_user(f"{name}=[{shown}]", option_name(name, ",".join(texts)))
 
 
 def find_codes(

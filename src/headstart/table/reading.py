@@ -32,6 +32,7 @@ from headstart.table.kinds import Kind, Kinds
 from headstart.table.labels import LabelledSource, describe_columns, needs_labels, resolve_labels
 from headstart.table.metadata import MetadataSchema, align, check_finite, describe_unused, read_metadata
 from headstart.table.names import NameNumbering, Names, as_name, sorted_names
+from headstart.table.not_applicable import NO_CELLS, NotApplicable, find_cells
 from headstart.table.shards import is_sharded, local_source, shard_rows
 from headstart.table.sources import Source, TextFormat, is_text_file, open_metadata, open_source
 from headstart.table.text_encoders import EncoderLike
@@ -353,7 +354,8 @@ def _read_values(
 
 def _note_missing(source: Source) -> list[str]:
     """Return a note on the codes for missing values, if there are any."""
-    return [f"{source.label}: values read as missing: {source.missing.describe()}"] if source.missing else []
+    codes = source.missing - source.not_applicable
+    return [f"{source.label}: values read as missing: {codes.describe()}"] if codes else []
 
 
 def _append(batches: Batches, *batch: NDArray[Any]) -> None:
@@ -562,6 +564,7 @@ class TableParts(NamedTuple):
     times: NDArray[np.float64] | None  # (n,)
     weights: NDArray[np.float64] | None  # (n,)
     words: Words
+    not_applicable: NotApplicable
 
 
 def assemble(
@@ -597,6 +600,10 @@ def assemble(
             return read_long(source, row, feature, value, columns.time, columns.weight)
         return read_wide(source, row, weight=columns.weight)
 
+    cells, skipped = NO_CELLS, (row, columns.weight)
+    if text.not_applicable:
+        coded = [feature, value] if long else [name for name in source.columns if name not in skipped]
+        cells = find_cells(source, text.not_applicable, row, coded, long=long)
     source, unsorted = run_in_each_process(lambda: read_values(source, read, columns.weight))
     unsorted = shard_rows(unsorted, source.label)
     first_notes, notes = [*unsorted.notes, *opened.notes], []
@@ -637,6 +644,9 @@ def assemble(
     if opened.lines is not None:
         first_notes += _compare_features(observed, [bases.get(name, name) for name in named])
     resolved, kind_notes = _resolve_kinds(kinds, rows, features, ordered, duplicates)
+    cells = cells.without(_observed_cells_of(cells, rows, features, bases, ordered))
+    if text.not_applicable:
+        first_notes.append(f"{len(cells)} cells read as not applicable: {text.not_applicable.describe()}")
     notes = [*first_notes, *notes, *merge_notes, *kind_notes]
     types = _normalise_keys(
         metadata_types or {}, "metadata_types must map columns to types, as {'year': 'date'}"
@@ -656,9 +666,23 @@ def assemble(
         notes += [f"row {note}" for note in unused]
     parts = TableParts(
         rows, features, resolved, *ordered[:3], aligned, schema, tuple(notes), functions, *described_rows,
-        ordered.times, ordered.weights, spoken,
+        ordered.times, ordered.weights, spoken, cells,
     )  # fmt: skip
     return parts, vectors
+
+
+def _observed_cells_of(
+    cells: NotApplicable, rows: Names, features: Names, bases: Mapping[str, str], ordered: SortedObservations
+) -> list[tuple[str, str]]:
+    """Return those of the ``cells`` that other lines of the source observe; ``bases`` are of categories."""
+    if not len(cells):
+        return []
+    columns: dict[str, str] = {bases.get(name, name): name for name in features}
+    known = [cell for cell in cells if cell[1] in columns]
+    width = len(features)
+    keys = [rows.position(row) * width + features.position(columns[feature]) for row, feature in known]
+    observed = np.isin(keys, ordered.row_index.astype(np.int64) * width + ordered.feature_index)
+    return [cell for cell, is_observed in zip(known, observed, strict=True) if is_observed]
 
 
 class _OpenSources(NamedTuple):
@@ -685,10 +709,13 @@ def _open_sources(
     """Open the sources of observations, metadata and row metadata; each process opens its share."""
     _check_arguments(kinds, duplicates)
     observations, metadata, row_metadata = sources
+    if is_sharded() and text.not_applicable:
+        raise InputError(f"{option_name('not_applicable')} is not supported under torchrun; leave it out")
     if is_sharded() and row_metadata is not None:
         raise InputError(f"{option_name('row_metadata')} is not supported under torchrun; leave it out")
     row, feature, value = columns.or_default()
     source = open_source(observations, (row, feature, value), text)
+    source.not_applicable = text.not_applicable
     if text.given and not (is_text_file(observations) or is_text_file(metadata)):
         raise InputError(
             f"{source.label} is not a text file: no separator, decimal point or encoding can be given for it"

@@ -57,6 +57,8 @@ class TextFormat:
         The encoding, such as "latin-1"; UTF-8 by default.
     missing : MissingCodes, default=NO_CODES
         The observed values, in text files and frames, that stand for "not observed".
+    not_applicable : MissingCodes, default=NO_CODES
+        Those of ``missing`` that mean "not applicable".
 
     Examples
     --------
@@ -71,6 +73,7 @@ class TextFormat:
     decimal: str | None = None
     encoding: str | None = None
     missing: MissingCodes = NO_CODES
+    not_applicable: MissingCodes = NO_CODES
 
     def __post_init__(self) -> None:
         separator = self.separator
@@ -93,7 +96,7 @@ class TextFormat:
     @property
     def given(self) -> bool:
         """Whether any field is set that only text files have."""
-        return self != TextFormat(missing=self.missing)
+        return self != TextFormat(missing=self.missing, not_applicable=self.not_applicable)
 
     def separator_of(self, header: str, usual: str, wanted: Sequence[str]) -> str:
         """Return the separator of a file with this header.
@@ -144,6 +147,7 @@ class Source(ABC):
     columns: tuple[str, ...]
     own_names: tuple[object, ...]  # the names of the columns in the source, before normalisation
     missing: MissingCodes = NO_CODES  # values of ``numbers`` in ``batches`` that become null
+    not_applicable: MissingCodes = NO_CODES  # those of ``missing`` that mean "not applicable"
     notes: tuple[str, ...] = ()  # on parts that are left out or changed
     decimal: str = "."  # the decimal point of numbers in texts
     _temporary_folder: TemporaryDirectory[str] | None = None  # of a copy; exists as long as the source does

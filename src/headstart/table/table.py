@@ -34,6 +34,7 @@ from headstart.table.matrices import is_matrix, matrix_source
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing_values import MissingCodes, MissingLike
 from headstart.table.names import Names
+from headstart.table.not_applicable import NO_CELLS, NotApplicable
 from headstart.table.reading import Columns, Form, assemble, sort_observations
 from headstart.table.shards import global_count, global_sum, is_sharded
 from headstart.table.sources import TextFormat
@@ -87,6 +88,8 @@ class Table:
         The weight of each observation; by default all weights are 1.
     words : Words
         What rows, features and values are called, and which metadata column is the title.
+    not_applicable : NotApplicable
+        The cells whose feature does not apply to their row.
 
     Examples
     --------
@@ -112,6 +115,7 @@ class Table:
     times: NDArray[np.float64] | None = None  # (n,)
     weights: NDArray[np.float64] | None = None  # (n,)
     words: Words = field(default_factory=Words)
+    not_applicable: NotApplicable = NO_CELLS
 
     @classmethod
     def read(
@@ -131,6 +135,7 @@ class Table:
         row_metadata_types: Mapping[str, str] | None = None,
         duplicates: Literal["error", "last", "mean", "sum"] = "error",
         missing: MissingLike = None,
+        not_applicable: MissingLike = None,
         encoders: Mapping[str, EncoderLike] | None = None,
         quiet: bool = False,
         separator: str | None = None,
@@ -189,6 +194,9 @@ class Table:
         missing : number, text or list of them, optional
             Codes for missing values among the observations, as ``[-9, "refused"]``: a cell with one of them
             is not observed.
+        not_applicable : number, text or list of them, optional
+            Codes that mean that a feature does not apply to a row, as ``[-8, "n/a"]``: the cell is not
+            observed, and is never predicted.
         encoders : mapping of str to callable, optional
             {column: function}: the function maps a list of n values of this metadata column, such as paths
             of images, to an array (n, width). The column gets the type custom.
@@ -247,7 +255,13 @@ class Table:
                 metadata_types,
                 row_metadata_types,
                 duplicates,
-                TextFormat(separator, decimal, encoding, MissingCodes.of(missing)),
+                TextFormat(
+                    separator,
+                    decimal,
+                    encoding,
+                    MissingCodes.of(missing) + MissingCodes.of(not_applicable, "not_applicable"),
+                    MissingCodes.of(not_applicable, "not_applicable"),
+                ),
                 encoders,
                 Reporter(quiet),
                 words,
@@ -288,6 +302,7 @@ class Table:
             and np.array_equal(self.values, other.values)
             and _are_equal(self.times, other.times)
             and _are_equal(self.weights, other.weights)
+            and self.not_applicable == other.not_applicable
             and self.schema == other.schema
             and (self.metadata is None) == (other.metadata is None)
             and (self.metadata is None or self.metadata.equals(other.metadata))
@@ -302,7 +317,8 @@ class Table:
     def __repr__(self) -> str:
         rows, features = self.shape
         kinds = feature_kinds(self.features, self.kinds).summary()
-        return f"Table({rows} rows × {features} features, {self.answers} observations, {kinds})"
+        more = f", {len(self.not_applicable)} cells not applicable" if len(self.not_applicable) else ""
+        return f"Table({rows} rows × {features} features, {self.answers} observations, {kinds}{more})"
 
     def _repr_html_(self) -> str:
         rows, features = self.shape
@@ -695,6 +711,8 @@ def fingerprint(table: Table) -> str:
     for array in _observation_hashes(table) if sharded else arrays:
         if array is not None:
             _update_digest(digest, array)
+    if len(table.not_applicable):
+        digest.update(repr(sorted(table.not_applicable)).encode())
     for schema, metadata in ((table.schema, table.metadata), (table.row_schema, table.row_metadata)):
         if metadata is None:
             continue

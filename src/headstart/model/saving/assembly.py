@@ -21,6 +21,7 @@ from headstart.model.saving.format import (
     read_clock,
     read_feature_arrivals,
     read_heads,
+    read_not_applicable,
     read_row_metadata,
     read_table_values,
     read_table_weights,
@@ -156,6 +157,9 @@ def build_state(
         table_values=read_table_values(groups),
         arrivals=facts.arrivals,
         words=facts.words,
+        not_applicable=read_not_applicable(
+            groups, stored.row_store.names, stored.feature_store.feature_names
+        ),
     )
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headstart.model.observations import ObservationLists
+from headstart.model.prediction import NOT_APPLICABLE
 from headstart.model.row_states import given_values
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, MetadataSchema, Names, Table
@@ -72,6 +73,7 @@ def export_table(model: ModelState, *, metadata: bool = True) -> Table:
         times=None if model.clock is None or ordered.times is None else ordered.times[last],
         weights=None if ordered.weights is None else ordered.weights[last],
         words=model.words,
+        not_applicable=model.not_applicable,
     )
 
 
@@ -152,8 +154,22 @@ def _schema(model: ModelState, metadata: pa.Table) -> MetadataSchema | None:
 def long_form(table: Table) -> pa.Table:
     """Return the observations of a table, one per line: row, feature, value, and any times and weights.
 
-    Values are texts if some of them are labels.
+    Values are texts if some of them are labels. A cell that is not applicable has the value "not applicable".
     """
+    lines = _observation_lines(table)
+    if not len(table.not_applicable):
+        return lines
+    if not pa.types.is_string(lines.column("value").type):
+        texts = [f"{value:.17g}" for value in lines.column("value").to_pylist()]
+        lines = lines.set_column(2, "value", pa.array(texts, pa.string()))
+    rows, features = (pa.array(names, pa.string()) for names in zip(*table.not_applicable, strict=True))
+    values = pa.array([NOT_APPLICABLE] * len(rows), pa.string())
+    more = pa.table([rows, features, values], names=["row", "feature", "value"])
+    return pa.concat_tables([lines, more], promote_options="default")
+
+
+def _observation_lines(table: Table) -> pa.Table:
+    """Return the observations of a table, one per line."""
     rows = pa.array(list(table.rows), pa.string()).take(pa.array(table.row_index))
     owners = [
         split_column(name)[0] if isinstance(kind.margin, Category) else name

@@ -44,6 +44,7 @@ from headstart.model.state import Clock, ModelState, Settings
 from headstart.table import MetadataSchema, Names
 from headstart.table.cells import index_dtype
 from headstart.table.metadata import as_array, as_bytes, records_from
+from headstart.table.not_applicable import NO_CELLS, NotApplicable
 from headstart.table.times import LEAST_WEIGHT, MOST_WEIGHT
 from headstart.table.words import Words
 from headstart.training.judge import Judgement
@@ -183,7 +184,7 @@ def model_tensors(model: ModelState) -> dict[str, Tensor]:
         tensors |= {f"{prefix}/{name}": value for name, value in values.items() if value is not None}
     tensors |= feature_reference_tensors(model)
     tensors |= row_observation_tensors(model) | record_tensors(model) | row_metadata_tensors(model)
-    tensors |= time_tensors(model) | weight_tensors(model)
+    tensors |= time_tensors(model) | weight_tensors(model) | not_applicable_tensors(model)
     if model.table_values is not None:
         tensors["observation_values/table"] = torch.from_numpy(model.table_values)
     tensors |= {f"backbone/{name}": value for name, value in model.backbone.state_dict().items()}
@@ -388,6 +389,25 @@ def weight_tensors(model: ModelState) -> dict[str, Tensor]:
         "observation_weights/table": torch.from_numpy(table),
         "observation_weights/contexts": torch.from_numpy(contexts),
     }
+
+
+def not_applicable_tensors(model: ModelState) -> dict[str, Tensor]:
+    """Return the positions (n, 2) of the cells that are not applicable among rows and features, if any."""
+    if not len(model.not_applicable):
+        return {}
+    features = Names(model.feature_store.feature_names, "feature")
+    return {"not_applicable/cells": torch.from_numpy(model.not_applicable.index(model.rows, features))}
+
+
+def read_not_applicable(groups: Groups, rows: Names, features: Sequence[str]) -> NotApplicable:
+    """Return the cells that are not applicable."""
+    if "not_applicable" not in groups:
+        return NO_CELLS
+    cells = groups["not_applicable"]["cells"].numpy()
+    inside = (cells >= 0) & (cells < [len(rows), len(features)])
+    if not inside.all():
+        raise InputError("its cells that are not applicable do not agree with its rows and features")
+    return NotApplicable((rows[row], features[feature]) for row, feature in cells.tolist())
 
 
 def read_table_weights(groups: Groups) -> NDArray[np.float64] | None:

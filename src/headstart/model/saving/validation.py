@@ -90,6 +90,7 @@ _FORMS: dict[str, dict[str, Form]] = {
     "times": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1)},
     "observation_weights": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1)},
     "observation_values": {"table": (_DOUBLE, 1)},
+    "not_applicable": {"cells": (torch.int32, 2)},
 }  # fmt: skip
 
 _OPTIONAL = {"covariance", "levels", "noise", "variance", "exposure", "times", "weights"}
@@ -98,7 +99,7 @@ _OPTIONAL_GROUPS = {
     "covariances", "knowledge/scales", "feature_references", "row_observations", "row_references",
     "row_fitted_states",
     "records", "rows", "row_prior", "times", "observation_weights",
-    "observation_values",
+    "observation_values", "not_applicable",
 }  # fmt: skip
 
 _OF_PARTS = ("backbone", "adapter")

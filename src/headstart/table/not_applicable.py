@@ -1,0 +1,128 @@
+"""Cells whose feature does not apply to their row, such as the age of a child of someone without children.
+
+Such a cell is not observed, as any other cell without a value. But its value is never predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headstart.table.missing_values import MissingCodes
+from headstart.table.names import Names, as_name
+from headstart.table.sources import Source
+
+
+class NotApplicable:
+    """An immutable set of cells. A category is one feature here.
+
+    Parameters
+    ----------
+    cells : iterable of tuple
+        Pairs (row, feature) of names.
+
+    Examples
+    --------
+    >>> cells = NotApplicable([("ann", "child"), ("bob", "child"), ("ann", "job")])
+    >>> cells.mask(["ann", "bob"], ["job", "child"])
+    array([[ True,  True],
+           [False,  True]])
+    >>> len(cells.without([("ann", "child")])), len(cells.without_row("ann"))
+    (2, 1)
+    """
+
+    def __init__(self, cells: Iterable[tuple[str, str]] = ()) -> None:
+        rows: dict[str, set[str]] = {}
+        for row, feature in cells:
+            rows.setdefault(feature, set()).add(row)
+        self._rows: Mapping[str, set[str]] = rows  # by feature
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows.values()))
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((row, feature) for feature, rows in self._rows.items() for row in sorted(rows))
+
+    def __contains__(self, cell: tuple[str, str]) -> bool:
+        return cell[0] in self._rows.get(cell[1], ())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NotApplicable) and self._rows == other._rows
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def rows_of(self, feature: str) -> set[str]:
+        """Return the rows to which a feature does not apply."""
+        return set(self._rows.get(feature, ()))
+
+    def features_of(self, row: str) -> list[str]:
+        """Return the features that do not apply to a row."""
+        return [feature for feature, rows in self._rows.items() if row in rows]
+
+    def mask(self, rows: Sequence[str], features: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which of these cells are in the set: (rows, features)."""
+        mask = np.zeros((len(rows), len(features)), dtype=bool)
+        for position, feature in enumerate(features):
+            if (own := self._rows.get(feature)) is not None:
+                mask[:, position] = [row in own for row in rows]
+        return mask
+
+    def without(self, cells: Iterable[tuple[str, str]]) -> NotApplicable:
+        """Return the set without some cells, because they were observed."""
+        left_out = [cell for cell in cells if cell in self]
+        return NotApplicable(set(self) - set(left_out)) if left_out else self
+
+    def without_row(self, row: str) -> NotApplicable:
+        """Return the set without a row."""
+        return self.without([(row, feature) for feature in self.features_of(row)])
+
+    def without_feature(self, feature: str) -> NotApplicable:
+        """Return the set without a feature."""
+        return self.without([(row, feature) for row in self.rows_of(feature)])
+
+    def index(self, rows: Names, features: Names) -> NDArray[np.int32]:
+        """Return the positions of the cells in ``rows`` and ``features``: (n, 2)."""
+        pairs = [(rows.position(row), features.position(feature)) for row, feature in self]
+        return np.array(sorted(pairs), dtype=np.int32).reshape(-1, 2)
+
+
+NO_CELLS = NotApplicable()
+
+
+def find_cells(
+    source: Source, codes: MissingCodes, row: str, columns: Sequence[str], *, long: bool
+) -> NotApplicable:
+    """Return the cells of a source with one of the ``codes``.
+
+    Parameters
+    ----------
+    source : Source
+        The source, which is read once more.
+    codes : MissingCodes
+        The codes that mean "not applicable".
+    row : str
+        The column with the names of rows.
+    columns : sequence of str
+        In the long form the columns of features and values, in the wide form the features.
+    long : bool
+        Whether the source has the long form.
+    """
+    cells: list[tuple[str, str]] = []
+    for batch in source.batches([row, *columns], []):
+        names = batch.column(0)
+        for column in columns[1:] if long else columns:
+            values = batch.column(column)
+            coded = pc.and_(codes.to_null(values).is_null(), values.is_valid())
+            chosen = np.flatnonzero(coded.to_numpy(zero_copy_only=False))
+            at = pa.array(chosen)
+            features = batch.column(columns[0]).take(at).to_pylist() if long else [column] * len(chosen)
+            cells += [
+                (as_name(name, "row"), as_name(feature, "feature"))
+                for name, feature in zip(names.take(at).to_pylist(), features, strict=True)
+            ]
+    return NotApplicable(cells)
