@@ -51,7 +51,7 @@ OWN = {
     "irt": ItemResponse(steps=100, context_steps=60, rate=0.1),
     "dropoutnet": DropoutNet(factors=4, hidden=16, epochs=20),
     "iterative-imputer": Imputer(nearest=5, rounds=2),
-    "mice-like": MICE(nearest=10, rounds=3, draws=5),
+    "mice-like": MICE(nearest=10, rounds=3, draws=10),
 }
 
 

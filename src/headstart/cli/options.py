@@ -36,7 +36,7 @@ def path_or_address(text: str) -> Any:
 
 
 Observations = Annotated[
-    Path,
+    Any,  # a path or a text: typer before 0.27 converts the values of an argument of type Path to paths
     typer.Argument(
         help="CSV, Parquet, SPSS, Stata, SAS or Excel file or its address, long or wide.",
         show_default=False,
@@ -45,7 +45,7 @@ Observations = Annotated[
 ]
 
 LongObservations = Annotated[
-    Path,
+    Any,
     typer.Argument(
         help="CSV or Parquet file with the columns row, feature and value.",
         show_default=False,
