@@ -86,7 +86,7 @@ class NotFittedError(HeadstartError, ValueError, AttributeError):
 
 
 # Where the user reads a message: it names arguments, options of commands, or parts of the page.
-_place: ContextVar[Literal["python", "command line", "service"]] = ContextVar("place", default="python")
+_interface: ContextVar[Literal["python", "command line", "service"]] = ContextVar("place", default="python")
 # Options that are not called as the argument.
 _OPTIONS = {
     "kinds": "kind",
@@ -101,21 +101,21 @@ _OPTIONS = {
 @contextmanager
 def command_line() -> Iterator[None]:
     """Word all messages of the ``with`` block for the command line."""
-    token = _place.set("command line")
+    token = _interface.set("command line")
     try:
         yield
     finally:
-        _place.reset(token)
+        _interface.reset(token)
 
 
 @contextmanager
 def service_request() -> Iterator[None]:
     """Word all messages of the ``with`` block for the page and the clients of the service."""
-    token = _place.set("service")
+    token = _interface.set("service")
     try:
         yield
     finally:
-        _place.reset(token)
+        _interface.reset(token)
 
 
 @contextmanager
@@ -220,10 +220,10 @@ def for_user(python: str, command: str, service: str | None = None) -> str:
     ...     for_user("use observe()", "use headstart observe")
     'use headstart observe'
     """
-    place = _place.get()
-    if place == "service":
+    interface = _interface.get()
+    if interface == "service":
         return python if service is None else service
-    return command if place == "command line" else python
+    return command if interface == "command line" else python
 
 
 def option_name(name: str, value: object = None) -> str:

@@ -360,8 +360,8 @@ def _lock_file_beside(folder: Path, create: bool, busy: str | None) -> Iterator[
     with explain_storage_error(folder):
         if create:
             make_folder(folder)
-        place = folder.resolve()
-        lock = FileLock(place.with_name(f"{place.name}.lock"))
+        resolved = folder.resolve()
+        lock = FileLock(resolved.with_name(f"{resolved.name}.lock"))
         try:
             lock.acquire(timeout=-1 if busy is None else 0)
         except Timeout:

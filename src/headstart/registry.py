@@ -66,9 +66,9 @@ class Registry(Generic[PartT]):
                 self.register(point.load())
             # The order must not depend on which module was imported first.
             root = self.package.partition(".")[0]
-            own = {name for name, part in self._parts.items() if part.__module__.startswith(f"{root}.")}
+            internal = {name for name, part in self._parts.items() if part.__module__.startswith(f"{root}.")}
             self._parts = {
-                name: self._parts[name] for name in sorted(self._parts, key=lambda n: (n not in own, n))
+                name: self._parts[name] for name in sorted(self._parts, key=lambda n: (n not in internal, n))
             }
         return self._parts
 

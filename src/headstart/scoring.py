@@ -530,7 +530,7 @@ class Scorer:
         )
         counts = np.array([len(slots) for slots, _ in best], dtype=np.int64)
         rows = np.repeat(np.arange(len(names)), counts)
-        places = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts) + 1
+        ranks = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts) + 1
         slots = np.concatenate([*(slots for slots, _ in best), np.zeros(0, np.int64)])
         score = np.concatenate([*(score for _, score in best), np.zeros(0)])
         distinct_slots, feature_numbers = np.unique(slots, return_inverse=True)
@@ -539,7 +539,7 @@ class Scorer:
         table = _prediction_table(
             dictionary_column(names, rows), dictionary_column(features, feature_numbers), predictions
         )
-        return table.add_column(1, "place", pa.array(places)).add_column(3, "score", pa.array(score))
+        return table.add_column(1, "place", pa.array(ranks)).add_column(3, "score", pa.array(score))
 
 
 def _prediction_table(

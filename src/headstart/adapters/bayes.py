@@ -490,16 +490,16 @@ class ClosedFormAdapter(Adapter):
         effects = torch.sub(*described)[:, None] * slopes
         numbers = batch.metadata.shape[1]
         # The first columns are linear, and two cubic terms.
-        of_numbers = effects[: 3 * numbers].view(3, numbers, effects.shape[1]).sum(0)
+        number_effects = effects[: 3 * numbers].view(3, numbers, effects.shape[1]).sum(0)
         columns = self.prior.numeric
         splines = effects[3 * numbers :][: SPLINE_TERMS * len(columns)]
         splines = splines.view(len(columns), SPLINE_TERMS, effects.shape[1])
-        of_numbers = of_numbers.index_add(0, columns, splines.sum(1))
+        number_effects = number_effects.index_add(0, columns, splines.sum(1))
         kernel = self.prior.kernel
         shape = len(kernel.spans), len(kernel.landmarks), effects.shape[1]
         kernels = effects[len(effects) - kernel.width :].view(shape)
         starts = torch.tensor([start for start, _ in kernel.spans], dtype=torch.int64)
-        return of_numbers.index_add(0, starts, kernels.sum(1))
+        return number_effects.index_add(0, starts, kernels.sum(1))
 
     @property
     def metadata_gains(self) -> Tensor:

@@ -220,8 +220,8 @@ class CHNBayes(ClosedFormAdapter):
         partner, shared = self._active_partner, self._shared
         if partner is None:
             return super()._condition_sums(features, sums, total)
-        of_partner = sums._replace(linear=sums.linear.take(shared, -1))
-        closed_form = partner._condition_sums(features, of_partner, total.take(shared, -2).take(shared, -1))
+        shared_sums = sums._replace(linear=sums.linear.take(shared, -1))
+        closed_form = partner._condition_sums(features, shared_sums, total.take(shared, -2).take(shared, -1))
         if not self.shares.numpy().any():  # the blend is the closed form alone
             return pad_heads(closed_form, self.prior.size - 1)
         heads = super()._condition_sums(features, sums, total)

@@ -224,9 +224,9 @@ def empirical_noise(knowledge: Knowledge) -> Tensor:
         variances.append(click_noise(knowledge))
     noise = torch.tensor(variances)
     for kind in (KindType.RATING, KindType.REAL):
-        of_kind = kinds == kind
-        if float(counts[of_kind].sum()) > 0:
-            noise[kind] = (squared[of_kind].sum() / counts[of_kind].sum()).clamp(min=1e-6)
+        same_kind = kinds == kind
+        if float(counts[same_kind].sum()) > 0:
+            noise[kind] = (squared[same_kind].sum() / counts[same_kind].sum()).clamp(min=1e-6)
     return noise
 
 
@@ -381,8 +381,8 @@ class HeadPrior(nn.Module):
         counts = knowledge.count_shots()
         self._prepare_clicks(knowledge)
         prior = empirical_prior(knowledge, heads, description, counts)
-        of_terms = prior.matrix[len(prior.matrix) - self.kernel.width :]
-        of_terms.copy_(self.kernel.use(of_terms))
+        kernel_coefficients = prior.matrix[len(prior.matrix) - self.kernel.width :]
+        kernel_coefficients.copy_(self.kernel.use(kernel_coefficients))
         self.base.copy_(self.pad_learned(torch.cat([prior.matrix, prior.constant[None]])))
         fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base
         self.corrections = (self.pad_learned(prior.loo_means) - fitted).to(fitted.dtype)
@@ -494,9 +494,9 @@ class HeadPrior(nn.Module):
             means[..., 1, :] = self.plain_mean.numpy()
         if (known >= 0).any():
             narrow = self.known_means.numpy()[known[known >= 0]]
-            of_known = np.zeros((len(narrow), 2, self.size))
-            of_known[..., : narrow.shape[-1] - 1], of_known[..., -1] = narrow[..., :-1], narrow[..., -1]
-            means[known >= 0] = of_known
+            known_means = np.zeros((len(narrow), 2, self.size))
+            known_means[..., : narrow.shape[-1] - 1], known_means[..., -1] = narrow[..., :-1], narrow[..., -1]
+            means[known >= 0] = known_means
         return means
 
     def mean(self, batch: FeatureBatch, description: Tensor | None = None) -> Tensor:

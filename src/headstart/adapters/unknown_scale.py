@@ -282,9 +282,9 @@ def _add_covariances(
     coordinates; the caller adds it.
     """
     centre = (share * centre_variance).sum(2)  # (features, levels)
-    of_weights = inner[:, 1:-1, 1:-1]
-    of_weights += (weighted_ones * centre[..., None]).mT @ weighted_ones
-    of_weights.diagonal(dim1=-2, dim2=-1).sub_((share.sum(2)[..., None] * diagonal).sum(1))
+    weight_block = inner[:, 1:-1, 1:-1]
+    weight_block += (weighted_ones * centre[..., None]).mT @ weighted_ones
+    weight_block.diagonal(dim1=-2, dim2=-1).sub_((share.sum(2)[..., None] * diagonal).sum(1))
     between = (centre[..., None] * weighted_ones).sum(1)
     inner[:, 1:-1, -1] -= between
     inner[:, -1, 1:-1] -= between

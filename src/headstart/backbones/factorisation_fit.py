@@ -444,14 +444,14 @@ class FactorisationTraining:
         With ``progress``, continue from its checkpoint and write new ones.
         """
         backbone, cells, description = self.backbone, self.cells, self.description
-        done = 0 if progress is None else progress.restore(self)
-        if done == backbone.sweeps:
+        finished_sweeps = 0 if progress is None else progress.restore(self)
+        if finished_sweeps == backbone.sweeps:
             return
         # Sweeps change the shrinkage of signatures, but not their differences from the mean.
-        differences = backbone.signature.differences(cells) if done else self._begin()
+        differences = backbone.signature.differences(cells) if finished_sweeps else self._begin()
         signatures = backbone.signature.shrink(differences, cells.counts)
         blocks = row_blocks(backbone, cells)
-        for turn in range(done + 1, backbone.sweeps + 1):
+        for turn in range(finished_sweeps + 1, backbone.sweeps + 1):
             choosing = turn % _CHOICE_INTERVAL == 0
             if self.weights is not None and cells.weights is None and turn > backbone.sweeps // 2:
                 cells = self.cells = replace(cells, weights=self.weights)

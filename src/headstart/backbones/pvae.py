@@ -42,9 +42,11 @@ class SetEncoder(nn.Module):
 
     def fold(self) -> tuple[Tensor, Tensor]:
         """Combine layer and embeddings into A and B: two of (features, size)."""
-        of_value, of_embedding, of_bias = torch.split(self.layer.weight.T, [1, self.embedding.shape[1], 1])
-        slope = torch.addmm(of_value, self.embedding, of_embedding)
-        shift = torch.addmm(self.layer.bias, self.bias, of_bias)
+        value_weights, embedding_weights, bias_weights = torch.split(
+            self.layer.weight.T, [1, self.embedding.shape[1], 1]
+        )
+        slope = torch.addmm(value_weights, self.embedding, embedding_weights)
+        shift = torch.addmm(self.layer.bias, self.bias, bias_weights)
         return slope, shift
 
     def forward(self, cells: Cells) -> Tensor:

@@ -176,8 +176,8 @@ def similar(model: Model, feature: Feature, n: Number = 10, *, output: OutputOpt
 
     destination = output.destination()
     loaded = Headstart.load(model)
-    found = loaded.similar(_find_feature(loaded, feature), n)
-    destination.write(found.to_arrow(), {"similarity": "+.3f"})
+    similar_features = loaded.similar(_find_feature(loaded, feature), n)
+    destination.write(similar_features.to_arrow(), {"similarity": "+.3f"})
 
 
 def explain(
@@ -223,9 +223,9 @@ def _join_rankings(owner: str, rankings: list[Any]) -> pa.Table:
     parts = []
     for ranking in rankings:
         lines = ranking.to_arrow()
-        places = pa.array(range(1, len(lines) + 1), pa.int64())
+        ranks = pa.array(range(1, len(lines) + 1), pa.int64())
         parts.append(
-            lines.add_column(0, "place", places).add_column(0, owner, pa.array([ranking.of] * len(lines)))
+            lines.add_column(0, "place", ranks).add_column(0, owner, pa.array([ranking.of] * len(lines)))
         )
     return pa.concat_tables(parts)
 
@@ -406,10 +406,10 @@ def sample(
         raise InputError("give either --rows or --new-rows, not both")
     destination = output.destination()
     loaded = Headstart.load(model)
-    given = read_names(rows, loaded.rows, "--rows") if new.new_rows is None else new.read()
-    row_names = list(loaded.rows if given is None else given)
+    named_rows = read_names(rows, loaded.rows, "--rows") if new.new_rows is None else new.read()
+    row_names = list(loaded.rows if named_rows is None else named_rows)
     names = read_names(features, loaded.features, "--features") or loaded.features
-    drawn = loaded.sample(given, names, n, random_state=seed)
+    drawn = loaded.sample(named_rows, names, n, random_state=seed)
     kinds = [loaded.feature(name).kind for name in names]
     texts = np.array(with_levels(drawn, kinds), dtype=object)
     levels = texts.size > 0 and any(isinstance(value, str) for value in texts[0, 0])

@@ -183,7 +183,7 @@ class OneHead(NamedTuple):
     def split(self) -> list[OneHead]:
         """Split a stack into its heads."""
         parts: list[Any] = list(self)
-        return [OneHead(*(part[place] for part in parts)) for place in range(len(self.weight))]
+        return [OneHead(*(part[position] for part in parts)) for position in range(len(self.weight))]
 
     def mean_squares(self) -> NDArray[Any]:
         """Return E[w²]: (width,)."""

@@ -96,7 +96,7 @@ def score_lists(scores: Callable[[slice], Tensor], lists: Lists) -> dict[str, Sc
         shown = ranked[wanted.counts.numpy() > 0, : LENGTHS[0]]
         firsts[shown.ravel()] = True
     metrics = _metrics(np.concatenate(ranks), relevant.take(tested).lines.numpy())
-    values = {name: float(each.mean()) for name, each in metrics.items()}
+    values = {name: float(numbers.mean()) for name, numbers in metrics.items()}
     values[f"coverage@{LENGTHS[0]}"] = float(firsts.mean())
     return {name: Score(value, len(tested), len(relevant.index)) for name, value in values.items()}
 
@@ -106,7 +106,7 @@ def _metrics(ranks: NDArray[np.int64], lines: NDArray[np.int64]) -> dict[str, Fl
     order = np.lexsort((ranks, lines))
     ranks, lines = ranks[order], lines[order]
     counts = np.bincount(lines)
-    place = np.arange(1, len(ranks) + 1) - (np.cumsum(counts) - counts)[lines]  # among the relevant ones
+    hits = np.arange(1, len(ranks) + 1) - (np.cumsum(counts) - counts)[lines]  # relevant ones up to each rank
 
     def total(numbers: Floats) -> Floats:
         return np.asarray(np.bincount(lines, weights=numbers), dtype=np.float64)
@@ -114,9 +114,9 @@ def _metrics(ranks: NDArray[np.int64], lines: NDArray[np.int64]) -> dict[str, Fl
     metrics = {}
     for length in LENGTHS:
         gains = total((ranks <= length) / np.log2(1 + ranks))
-        metrics[f"ndcg@{length}"] = gains / total((place <= length) / np.log2(1 + place))
+        metrics[f"ndcg@{length}"] = gains / total((hits <= length) / np.log2(1 + hits))
     for length in LENGTHS:
         metrics[f"recall@{length}"] = total((ranks <= length).astype(np.float64)) / counts
-    metrics["map"] = total(place / ranks) / counts
-    metrics["mrr"] = 1.0 / ranks[place == 1]
+    metrics["map"] = total(hits / ranks) / counts
+    metrics["mrr"] = 1.0 / ranks[hits == 1]
     return metrics

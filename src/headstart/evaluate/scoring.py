@@ -58,12 +58,12 @@ def score_adapter(
         states = adapter.refine(knowledge.states)
     heads, likelihood = partial(heads_of, adapter, states=states), knowledge.likelihood
 
-    def local(made: Heads, context: FeatureBatch) -> LocalPart | None:
-        return None if strengths is None else local_part_of(knowledge, made, context, states, strengths)
+    def local(adapted: Heads, context: FeatureBatch) -> LocalPart | None:
+        return None if strengths is None else local_part_of(knowledge, adapted, context, states, strengths)
 
-    def rank(made: Heads, context: FeatureBatch, part: LocalPart | None) -> Callable[[slice], Tensor]:
+    def rank(adapted: Heads, context: FeatureBatch, part: LocalPart | None) -> Callable[[slice], Tensor]:
         residuals = None if part is None else neighbours_of(knowledge).residuals
-        return rows_for(made, states, context.kinds, likelihood, part, residuals)
+        return rows_for(adapted, states, context.kinds, likelihood, part, residuals)
 
     return score_heads(
         method,
@@ -103,13 +103,13 @@ def score_heads(
     runs = []
     for shots in test.shots:
         context = test.context(shots)
-        made = heads(context)
-        predictive, part = test.predict(made, states, likelihood), local(made, context)
+        adapted = heads(context)
+        predictive, part = test.predict(adapted, states, likelihood), local(adapted, context)
         if part is not None and residuals is not None:
             predictive = part.shift_cells(predictive, test.targets, residuals)
         scores = score_targets(test, predictive, context.shots, calibration)
         if rank is not None:
-            scores |= score_lists(rank(made, context, part), test.lists())
+            scores |= score_lists(rank(adapted, context, part), test.lists())
         ms = round(times[shots].ms_per_feature, 6) if shots in times else None
         runs += runs_of(scores, split, method, shots, ms_per_feature=ms)
     return runs

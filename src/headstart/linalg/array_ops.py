@@ -239,6 +239,6 @@ def _each(function: Any, *stacks: Array) -> Array:
     if stacks[0].ndim == 2:
         return cast(Array, function(*stacks))
     results = np.empty(stacks[-1].shape)
-    for place in np.ndindex(stacks[0].shape[:-2]):
-        results[place] = function(*(stack[place] for stack in stacks))
+    for position in np.ndindex(stacks[0].shape[:-2]):
+        results[position] = function(*(stack[position] for stack in stacks))
     return results

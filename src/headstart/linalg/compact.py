@@ -82,8 +82,8 @@ class CompactMatrices:
     def divide(self, where: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return the places of each form in ``where`` (n,), and their positions in its parts."""
         limits = (0, self.factored, self.first_dense, self.first_dense + len(self.dense))
-        places = [torch.nonzero((where >= start) & (where < end))[:, 0] for start, end in pairwise(limits)]
-        return [(at, where[at] - start) for at, start in zip(places, limits[:-1], strict=True)]
+        members = [torch.nonzero((where >= start) & (where < end))[:, 0] for start, end in pairwise(limits)]
+        return [(at, where[at] - start) for at, start in zip(members, limits[:-1], strict=True)]
 
     @cached_property
     def divided(self) -> list[tuple[Tensor, Tensor]]:
@@ -313,7 +313,7 @@ def compact(packed: Tensor, bases: Tensor, shares: Tensor, metric: Tensor, units
     size = len(metric)
     lower = torch.linalg.cholesky(metric.double())
     root, inverse = lower.float(), torch.linalg.inv(lower).float()
-    found: list[tuple[Tensor, Tensor, Tensor]] = []  # owners, vectors and scales
+    blocks: list[tuple[Tensor, Tensor, Tensor]] = []  # owners, vectors and scales
     many = torch.zeros(len(packed), dtype=torch.bool)  # whether a matrix needs too many vectors
     for start in range(0, len(packed), _MATRICES_AT_ONCE):
         block = slice(start, start + _MATRICES_AT_ONCE)
@@ -332,9 +332,9 @@ def compact(packed: Tensor, bases: Tensor, shares: Tensor, metric: Tensor, units
             vectors, scales = (vectors / largest[:, None]).half(), largest**2 / values
             columns = vectors.float() @ root
             rest = torch.baddbmm(rest, (scales[:, None] * columns)[:, :, None], columns[:, None], alpha=-1)
-            found.append((owners, vectors, scales * units[owners]))
+            blocks.append((owners, vectors, scales * units[owners]))
         many[owners] = True
-    owners, vectors, scales = (torch.cat(parts) for parts in zip(*found, strict=True)) if found else (
+    owners, vectors, scales = (torch.cat(parts) for parts in zip(*blocks, strict=True)) if blocks else (
         torch.zeros(0, dtype=torch.int64), packed.new_zeros(0, size).half(), packed.new_zeros(0)
     )  # fmt: skip
     order = torch.argsort(owners, stable=True)

@@ -367,8 +367,8 @@ def choose_ranking(model: ModelState) -> ModelState:
         def features_of(part: slice, criterion: Criterion = criterion) -> torch.Tensor:
             return scores(model, criterion, candidates, states.take(part))
 
-        found = score_lists(features_of, lists)
-        ndcg[by] = found["ndcg@10"].value if found else 0.0
+        metrics = score_lists(features_of, lists)
+        ndcg[by] = metrics["ndcg@10"].value if metrics else 0.0
     if ndcg["relevance"] <= _CLEARLY_BETTER * ndcg["mean"]:
         return model
     return replace(model, judgement=judgement.revised(ranking="relevance"))
@@ -403,7 +403,7 @@ def _score_features_for_rows(
     observed = [
         positions[observed_slots(model, columns, TargetRow(model.rows[row], int(row)))] for row in listed
     ]
-    counts = torch.tensor([len(each) for each in observed], dtype=torch.int64)
+    counts = torch.tensor([len(observations) for observations in observed], dtype=torch.int64)
     index = torch.from_numpy(np.concatenate(observed))
     excluded = Cells(offsets(counts), index, torch.ones(len(index)), len(used))
     candidates = Candidates.at(model, columns, torch.from_numpy(used))

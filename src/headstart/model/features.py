@@ -365,9 +365,9 @@ def _maybe_observed_since(entries: Mapping[str, Entry]) -> Iterable[str]:
 
 def _replace_since(since: dict[str, Feature], entries: Mapping[str, Entry]) -> dict[str, Feature]:
     """Return the features observed ``since`` fit after a change to ``entries``."""
-    kept = {name: feature for name, feature in since.items() if name not in entries}
+    unchanged = {name: feature for name, feature in since.items() if name not in entries}
     changed = {name: entry.feature for name, entry in entries.items() if entry.feature.observed_since}
-    return {**kept, **changed}
+    return {**unchanged, **changed}
 
 
 def remove_entry(

@@ -116,7 +116,7 @@ def fit_table(
     train_features, meta_features = split_features(table, settings.meta_share, settings.random_state)
     run_in_each_process(table.cells)  # raises an error if a value is too large to compute with
     _require_row_prior(table, settings)
-    given, table = table, weight_by_age(table, settings)
+    unweighted, table = table, weight_by_age(table, settings)
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
     with _explain_failures(table, device), thread_pool(), ExitStack() as stack:
@@ -145,7 +145,7 @@ def fit_table(
                 checkpoint=partial(part_file, checkpoint),
                 device=device,
             )
-        return build_state(given, settings, trained.to_cpu(), train_features, judgement)
+        return build_state(unweighted, settings, trained.to_cpu(), train_features, judgement)
 
 
 def split_features(

@@ -1454,7 +1454,7 @@ class Headstart:
             records, encoded = encode_row_metadata(state.row_metadata, names, metadata)
             if state.row_metadata is not None:
                 _warn_unusual(state.row_metadata.schema, records)
-            answers = {row: answers_of(state, row, given) for row, given in by_name.items()}
+            answers = {row: answers_of(state, row, observations) for row, observations in by_name.items()}
             new = NewRows(names, answers, records, encoded, update_features=update == "both")
             self._change(add_rows(state, new), lambda: add_rows_call(state, new))
             LOG.info("added %d rows", len(names))

@@ -55,8 +55,8 @@ def draw_cells(
         ranks = np.clip(ndtr(score), 1e-12, 1 - 1e-12)
         drawn[number] = prediction.values_at(ranks[:, first])
         for position, chances in prediction.chances.items():
-            own = ranks[:, first[position] : first[position] + widths[position]]
-            odds = np.log(np.clip(chances, np.finfo(float).tiny, 1)) - np.log(-np.log(own))
+            level_ranks = ranks[:, first[position] : first[position] + widths[position]]
+            odds = np.log(np.clip(chances, np.finfo(float).tiny, 1)) - np.log(-np.log(level_ranks))
             drawn[number][:, position] = np.where(np.isnan(odds).any(axis=1), np.nan, odds.argmax(1))
     return drawn
 

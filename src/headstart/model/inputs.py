@@ -693,13 +693,13 @@ def context_weights(
     """
     require_weights(model, weight)
     if isinstance(weight, Mapping):
-        given = dict(
+        weight_of_row = dict(
             zip(model.rows.positions(unique_names(weight, what, "row")), weight.values(), strict=True)
         )
-        unknown = [position for position in given if position not in set(rows.tolist())]
+        unknown = [position for position in weight_of_row if position not in set(rows.tolist())]
         if unknown:
             raise InputError(f"{what}: row {model.rows[unknown[0]]!r} has a weight and no observation")
-        weight = [given.get(position, 1.0) for position in rows.tolist()]
+        weight = [weight_of_row.get(position, 1.0) for position in rows.tolist()]
     return weights_of(weight, len(rows), lambda i: f"{what}, row {model.rows[rows[i]]!r}")
 
 

@@ -194,8 +194,8 @@ def expand_new_features(model: ModelState, features: Mapping[Any, Any]) -> dict[
         name = as_name(key, "feature")
         if name in model.feature_store or category_columns(model, name):
             raise InputError(f"feature {name!r} is already in the model")
-        for column, own in _columns_of_new(model, name, parts).items():
-            expanded[column] = own
+        for column, column_parts in _columns_of_new(model, name, parts).items():
+            expanded[column] = column_parts
     return expanded
 
 
@@ -219,12 +219,12 @@ def _columns_of_new(model: ModelState, name: str, parts: Mapping[str, Any]) -> d
     if about is not None:
         about = require_mapping(about, f"feature {name!r}: levels", "{'A': {'right': 1}, 'B': {'right': 0}}")
     kind = parts.get("kind")
-    given = None if kind is None else parse_kind(kind)
-    margin = given.margin if isinstance(given, Kind) else given
+    parsed = None if kind is None else parse_kind(kind)
+    margin = parsed.margin if isinstance(parsed, Kind) else parsed
     levels = list(margin.names) if isinstance(margin, Category) else []
     if not levels:
-        found = [value_text(value) for value in answers.values()]
-        levels = list(dict.fromkeys([*_shared_levels(model), *map(str, about or ()), *sorted(set(found))]))
+        labels = [value_text(value) for value in answers.values()]
+        levels = list(dict.fromkeys([*_shared_levels(model), *map(str, about or ()), *sorted(set(labels))]))
     unknown = [str(level) for level in about or () if str(level) not in levels]
     if unknown:
         raise InputError(f"feature {name!r}: {unknown[0]!r} is not one of its levels: {join_names(levels)}")
@@ -245,8 +245,8 @@ def _columns_of_new(model: ModelState, name: str, parts: Mapping[str, Any]) -> d
     result = {}
     for column, level in zip(columns, levels, strict=True):
         metadata = {**({LEVEL: level} if level in known else {}), **(parts.get("metadata") or {})}
-        own = (about or {}).get(level) or {}
-        metadata |= require_mapping(own, f"feature {name!r}: level {level!r}", "{'right': 1}")
+        level_metadata = (about or {}).get(level) or {}
+        metadata |= require_mapping(level_metadata, f"feature {name!r}: level {level!r}", "{'right': 1}")
         extra = {key: part for key, part in parts.items() if key not in ("levels", "observations", "kind")}
         result[column] = {
             **extra, "metadata": metadata or None, "observations": values[column], "kind": Kind(Category()),

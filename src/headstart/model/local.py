@@ -122,8 +122,8 @@ def _residuals_of_rows(
     positions = np.array(sorted(changed), dtype=np.int64)
     states = model.row_store.take(positions, version).to(torch.float64)
     cells = backbone_cells(model, ObservationLists.of([changed[row] for row in positions.tolist()]))
-    of_changed = neighbours.residuals_at(states, cells)
+    changed_residuals = neighbours.residuals_at(states, cells)
     is_changed = np.isin(rows, positions)
     as_fitted, others = rows[~is_changed], np.searchsorted(positions, rows[is_changed])
     order = np.argsort(np.argsort(is_changed, kind="stable"))
-    return vstack([neighbours.residuals[as_fitted], of_changed[others]], format="csr")[order]
+    return vstack([neighbours.residuals[as_fitted], changed_residuals[others]], format="csr")[order]

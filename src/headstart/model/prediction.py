@@ -612,10 +612,10 @@ class Prediction:
         values = self.mean.copy()
         if isinstance(observed, Mapping):
             for line, row in enumerate(self.rows):
-                own = observed.get(row, {})
+                values_of_row = observed.get(row, {})
                 for column, feature in enumerate(self.features):
                     if column not in self.chances:
-                        values[line, column] = own.get(feature, values[line, column])
+                        values[line, column] = values_of_row.get(feature, values[line, column])
         elif observed is not None:
             lines, columns = (
                 np.array([ours.position(name) if name in ours else -1 for name in theirs], dtype=np.int64)
@@ -636,7 +636,9 @@ class Prediction:
         name = self.features[position]
         labels = dict(zip(self.rows, map(str, self.labels(name)), strict=True))
         if isinstance(observed, Mapping):
-            labels |= {row: str(own[name]) for row, own in observed.items() if name in own and row in labels}
+            labels |= {
+                row: str(values[name]) for row, values in observed.items() if name in values and row in labels
+            }
         elif observed is not None:
             for level in map(str, self.levels(name)):
                 if (column := column_name(name, level)) in observed.features:
@@ -849,9 +851,9 @@ def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> Ce
     ordinal = isinstance(feature.kind.margin, Ordinal)
     if has_local_part or ordinal or is_level(feature):  # all levels are predicted
         states = model.row_store.take(np.array([model.rows.position(row)]))
-        found = predict_features(model, Names([row], "row"), states, [name])
+        prediction = predict_features(model, Names([row], "row"), states, [name])
         return CellPrediction(
-            *(float(part[0, 0]) for part in (found.mean, found.std, *found.interval(level)))
+            *(float(part[0, 0]) for part in (prediction.mean, prediction.std, *prediction.interval(level)))
         )
     state = model.row_store.head_inputs(np.array([model.rows.position(row)]), "current").state()
     mean, std = predict_cell(_head_of(model, name, kind), state, kind, likelihood)
@@ -1032,15 +1034,17 @@ def predict_pairs(
             if is_level(feature):  # all levels are predicted
                 mine = column == position
                 at = Names([str(i) for i in range(int(mine.sum()))], "row")
-                found = predict_features(model, at, model.row_store.take(rows[pairs][mine]), [feature.name])
-                numbers[0][mine], numbers[1][mine] = found.center[:, 0], found.scale[:, 0]
+                prediction = predict_features(
+                    model, at, model.row_store.take(rows[pairs][mine]), [feature.name]
+                )
+                numbers[0][mine], numbers[1][mine] = prediction.center[:, 0], prediction.scale[:, 0]
         mean[pairs], std[pairs] = units.kinds.moments(*numbers, column)
         low[pairs], high[pairs] = interval(*numbers, units.kinds, units.interval_factors, level, column)
         for position, feature in enumerate(features.features):
             if isinstance(feature.kind.margin, Ordinal):
                 mine = np.flatnonzero(column == position)
                 at = Names([str(i) for i in range(len(mine))], "row")
-                found = Prediction(
+                prediction = Prediction(
                     at,
                     Names([feature.name], "feature"),
                     Kinds([feature.kind]),
@@ -1049,7 +1053,7 @@ def predict_pairs(
                     units.interval_factors[position : position + 1],
                     [feature.values],
                 )
-                ends = found.interval(level)
+                ends = prediction.interval(level)
                 low[pairs[mine]], high[pairs[mine]] = ends[0][:, 0], ends[1][:, 0]
     if len(model.not_applicable):
         owners = [owner_of(model.feature_store[name]) for name in names]

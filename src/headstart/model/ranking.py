@@ -919,7 +919,7 @@ def _matches(record: Mapping[str, object], where: Mapping[str, Any]) -> bool:
         values = value if isinstance(value, (list, tuple)) else [value]
         options = wanted if isinstance(wanted, (list, tuple, set)) else [wanted]
         texts = {_spelling(option) for option in options}  # the command line has texts only
-        if not any(_spelling(each) in texts for each in values if each is not None):
+        if not any(_spelling(value) in texts for value in values if value is not None):
             return False
     return True
 
@@ -977,10 +977,10 @@ def _highest_rows(
     criterion: Criterion,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the positions of the rows with the highest scores, and the scores in the data's units."""
-    own, features = 0, [feature]
+    asked, features = 0, [feature]
     if is_level(feature):
         columns = category_columns(model, owner_of(feature))
-        own = columns.index(feature.name)
+        asked = columns.index(feature.name)
         features, heads = model.feature_store.take(columns)
     types = torch.full((len(heads),), int(feature.kind.type))
     shots = torch.full((len(heads),), feature.shots)
@@ -992,8 +992,8 @@ def _highest_rows(
     def score_rows(states: RowStates, dtype: torch.dtype = torch.float64) -> Tensor:
         scored = scores(model, criterion, candidate, states, dtype)
         if len(heads) == 1 or criterion.by == "lift":
-            return scored[:, own]
-        return scored[:, own] / scored.sum(1)  # the probabilities of all levels add up to 1
+            return scored[:, asked]
+        return scored[:, asked] / scored.sum(1)  # the probabilities of all levels add up to 1
 
     row_store, positions, excluded = model.row_store, candidates, np.zeros(len(candidates), dtype=bool)
     read_all = 3 * len(candidates) > len(model.rows)

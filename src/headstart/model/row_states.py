@@ -59,10 +59,10 @@ def given_values(model: ModelState, row: int, observations: ObservationList) -> 
     cells = model.knowledge.cells
     begin, end = cells.indptr.numpy()[row : row + 2]
     arrivals = observations.arrivals
-    of_table = np.ones(len(observations.keys), bool) if arrivals is None else arrivals == FITTED
-    at = cells.index.numpy()[begin:end].searchsorted(observations.keys[of_table])
+    fitted = np.ones(len(observations.keys), bool) if arrivals is None else arrivals == FITTED
+    at = cells.index.numpy()[begin:end].searchsorted(observations.keys[fitted])
     values = observations.values.copy()
-    values[of_table] = model.table_values[begin:end][at]
+    values[fitted] = model.table_values[begin:end][at]
     return values
 
 
@@ -256,8 +256,8 @@ def _scaled_cells(
     scales = model.feature_store.scales(numbers)
     counts = np.bincount(lines, minlength=len(lists.counts))
     values = torch.from_numpy((lists.values[read] - scales["offset"]) / scales["span"]).float()
-    given, times = (None if part is None else part[read] for part in (lists.weights, lists.times))
-    weighed = model.weigh(given, times, lines, len(lists.counts))
+    observed, times = (None if part is None else part[read] for part in (lists.weights, lists.times))
+    weighed = model.weigh(observed, times, lines, len(lists.counts))
     weights = None if weighed is None else torch.from_numpy(weighed).float()
     indptr, index = offsets(torch.from_numpy(counts)), torch.from_numpy(numbers)
     cells = Cells(indptr, index, values, len(model.backbone_features), weights)

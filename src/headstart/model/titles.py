@@ -37,7 +37,7 @@ def titles_of(records: Sequence[Mapping[str, object]], column: str | None = None
 def feature_titles(model: ModelState, names: Iterable[str]) -> tuple[str, ...] | None:
     """Return the titles of features, empty for a feature without one; None if none has one."""
     column = model.words.title
-    known = [] if model.schema is None else [own.name for own in model.schema.columns]
+    known = [] if model.schema is None else [metadata.name for metadata in model.schema.columns]
     if not any(name in known for name in _title_columns(column)):
         return None
     store = model.feature_store
@@ -81,7 +81,7 @@ def name_with_title(names: Sequence[str], titles: Sequence[str] | None, title: s
     """
     wanted = title.casefold()
     pairs = zip(names, titles or (), strict=False)
-    found = [name for name, own in pairs if own.casefold() == wanted]
-    if len(found) > 1:
-        raise InputError(f"{join_names(found)} all have the title {title!r}; use one of these names")
-    return found[0] if found else None
+    matching = [name for name, other in pairs if other.casefold() == wanted]
+    if len(matching) > 1:
+        raise InputError(f"{join_names(matching)} all have the title {title!r}; use one of these names")
+    return matching[0] if matching else None

@@ -187,7 +187,7 @@ def drop_unknown(
         known = known_rows[source.row_numbers] & known_features[source.feature_numbers]
         used_rows, row_numbers = np.unique(source.row_numbers[known], return_inverse=True)
         used_features, feature_numbers = np.unique(source.feature_numbers[known], return_inverse=True)
-        kept = replace(
+        selected = replace(
             source,
             rows=[source.rows[number] for number in used_rows],
             features=[source.features[number] for number in used_features],
@@ -197,16 +197,16 @@ def drop_unknown(
             times=None if source.times is None else source.times[known],
             weights=None if source.weights is None else source.weights[known],
         )
-        return ReadSource(kept, data.labels), weight
-    places = [
-        place
-        for place, entry in enumerate(data)
+        return ReadSource(selected, data.labels), weight
+    positions = [
+        position
+        for position, entry in enumerate(data)
         if not _is_entry(entry)
         or (as_name(entry[0], "row") not in rows and as_name(entry[1], "feature") not in features)
     ]
     if isinstance(weight, (list, tuple, np.ndarray)) and len(weight) == len(data):
-        weight = [weight[place] for place in places]
-    return [data[place] for place in places], weight
+        weight = [weight[position] for position in positions]
+    return [data[position] for position in positions], weight
 
 
 def _is_entry(entry: object) -> bool:

@@ -276,9 +276,9 @@ def _states(
     batch = [row for row in rows if row not in singles]
     row_metadata = model.row_metadata
     metadata = None if row_metadata is None else row_metadata.encoded[_positions(batch)]
-    of_batch = [name for row, name in zip(rows, names, strict=True) if row not in singles]
+    names_in_batch = [name for row, name in zip(rows, names, strict=True) if row not in singles]
     lists = ObservationLists.of([rows[row] for row in batch])
-    states = compute_row_states(model, lists, of_batch, metadata, version)
+    states = compute_row_states(model, lists, names_in_batch, metadata, version)
     if not singles:
         return states
     singles |= zip(batch, states.split(), strict=True)
@@ -505,21 +505,21 @@ def add_observations(
     everywhere = np.ones(len(triples.values), dtype=bool)
     by_name = {"both": (everywhere, everywhere), "rows": (everywhere, ~everywhere),
                "features": (~everywhere, everywhere)}  # fmt: skip
-    of_rows, of_features = by_name[update] if isinstance(update, str) else update
+    row_rule, feature_rule = by_name[update] if isinstance(update, str) else update
     arrivals = model.arrivals + triples.order
     changes = Changes()
     first = len(model.rows)
     for row in range(first, first + len(new_rows)):
         changes.set_row(model, row, None, ObservationList.empty(timed=model.clock is not None))
-    for row, more in _split(triples.rows, triples.numbers, triples, arrivals, of_rows).items():
+    for row, more in _split(triples.rows, triples.numbers, triples, arrivals, row_rule).items():
         before = None if row >= first else observations_of_row(model, row)
         changes.set_row(model, row, before, more if before is None else before.merge(more))
     for feature in new.values():
         changes.set_feature(model, None, feature)
-    for place, more in _split(
-        triples.feature_positions, triples.rows, triples, arrivals, of_features
+    for position, more in _split(
+        triples.feature_positions, triples.rows, triples, arrivals, feature_rule
     ).items():
-        feature = triples.features[place]
+        feature = triples.features[position]
         old = None if feature.name in new else feature
         changes.set_feature(model, old, feature.with_observations(feature.observations.merge(more)))
     model = copy_with(model, arrivals=model.arrivals + int(triples.order.max(initial=-1)) + 1)
@@ -618,8 +618,8 @@ def remove_feature(model: ModelState, name: object) -> ModelState:
 
 def remove_row(model: ModelState, row: int) -> ModelState:
     """Return the model without a row and its observations."""
-    of_table = row < model.fitted_rows
-    fixed = (feature for feature in model.feature_store.values() if feature.fixed) if of_table else iter(())
+    is_fitted = row < model.fitted_rows
+    fixed = (feature for feature in model.feature_store.values() if feature.fixed) if is_fitted else iter(())
     if (example := next(fixed, None)) is not None:
         raise InputError(
             f"row {model.rows[row]!r} cannot be taken out of the features it was fitted with: heads such as "
@@ -634,7 +634,7 @@ def remove_row(model: ModelState, row: int) -> ModelState:
         changes.features[feature.name] = features[feature.name]
     knowledge, adapter, clock = model.knowledge, model.adapter, model.clock
     table_weights, table_values = model.table_weights, model.table_values
-    if of_table:
+    if is_fitted:
         cells = slice(int(knowledge.cells.indptr[row]), int(knowledge.cells.indptr[row + 1]))
         if clock is not None:
             clock = replace(clock, table=np.delete(clock.table, cells))

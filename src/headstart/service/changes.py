@@ -106,29 +106,29 @@ class AddFeature(Change):
         name = as_name(self.name, "feature")
         if name in model.feature_store or category_columns(model, name):
             raise Problem(409, f"feature {name!r} is already in the model", "/name")
-        parts = {"metadata": self.metadata, "observations": self.observations, "kind": self.kind}
+        feature_parts = {"metadata": self.metadata, "observations": self.observations, "kind": self.kind}
         with error_at("/kind"):
-            new = expand_new_features(model, {name: {**parts, "levels": self.levels}})
-            columns = {column: {**own, "levels": None} for column, own in new.items()}
+            new = expand_new_features(model, {name: {**feature_parts, "levels": self.levels}})
+            columns = {column: {**parts, "levels": None} for column, parts in new.items()}
         with error_at("/metadata"):
-            check_new_features(model, {column: {**own, **_UNOBSERVED} for column, own in columns.items()})
+            check_new_features(model, {column: {**parts, **_UNOBSERVED} for column, parts in columns.items()})
         with error_at("/kind"):
-            check_new_features(model, {column: {"kind": own["kind"]} for column, own in columns.items()})
+            check_new_features(model, {column: {"kind": parts["kind"]} for column, parts in columns.items()})
         with error_at("/observations"):
             features = check_new_features(model, columns)
         with error_at("/weight"):
-            weighted = {column: {**own, "weight": self.weight} for column, own in columns.items()}
+            weighted = {column: {**parts, "weight": self.weight} for column, parts in columns.items()}
             features = check_new_features(model, weighted)
         time = _read_time(model, self.time)
         described: dict[str, dict[str, Any]] = {}
         cells: list[Cell] = []
-        for feature, own in zip(features, columns.values(), strict=True):
+        for feature, parts in zip(features, columns.values(), strict=True):
             kind = self.kind if feature.finds_scale else str(feature.kind)
             described[feature.name] = {"metadata": dict(feature.record or {}), "kind": kind}
             numbers = feature.kind.margin.to_value(feature.values).tolist()
             weights = [None] * len(numbers) if feature.weights is None else feature.weights.tolist()
             values = dict(zip(feature.rows.tolist(), zip(numbers, weights, strict=True), strict=True))
-            for row in own["observations"]:
+            for row in parts["observations"]:
                 value, weight = values[model.rows.position(row)]
                 cells.append(Cell(as_name(row, "row"), feature.name, value, time, weight))
         notes = describe_unusual(model.schema, [feature.record for feature in features])

@@ -210,8 +210,8 @@ def features_without_heads(
 def _sample(model: ModelState, kind: str | None) -> Feature:
     """Return a feature of this kind, or of the default kind if the model cannot have it."""
     try:
-        given = Kind(Category()) if kind == "category" else kind  # a column of a category
-        return check_new_features(model, {"sample of a kind": {"kind": given}})[0]
+        stored_kind = Kind(Category()) if kind == "category" else kind  # a column of a category
+        return check_new_features(model, {"sample of a kind": {"kind": stored_kind}})[0]
     except InputError:
         return check_new_features(model, {"sample of a kind": {}})[0]
 

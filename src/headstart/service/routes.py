@@ -466,9 +466,9 @@ def _prediction_content(prediction: Prediction, body: Predict) -> dict[str, Any]
     ]
     for number, line in enumerate(lines):
         if (name := line["feature"]) in chances:
-            own = chances[name][number // len(prediction.features)]
-            line["label"] = levels[name][max(range(len(own)), key=own.__getitem__)]
-            line["probabilities"] = dict(zip(levels[name], own, strict=True))
+            chances_of_row = chances[name][number // len(prediction.features)]
+            line["label"] = levels[name][max(range(len(chances_of_row)), key=chances_of_row.__getitem__)]
+            line["probabilities"] = dict(zip(levels[name], chances_of_row, strict=True))
         if prediction.not_applicable is not None and prediction.not_applicable.ravel()[number]:
             line["label"] = NOT_APPLICABLE
     return {"level": body.level, "predictions": lines}
@@ -699,9 +699,9 @@ def schema(request: Request) -> Response:
     fitted = snapshot.fitted
     row_metadata = fitted.row_metadata
     # The levels of categories are metadata that no one enters.
-    own = LEVEL if any(isinstance(kind.margin, Category) for kind in fitted.kinds) else None
+    level_column = LEVEL if any(isinstance(kind.margin, Category) for kind in fitted.kinds) else None
     content = {
-        "features": [column for column in _columns(fitted.schema) if column["name"] != own],
+        "features": [column for column in _columns(fitted.schema) if column["name"] != level_column],
         "rows": _columns(None if row_metadata is None else row_metadata.schema),
         "kinds": sorted({kind.option for kind in fitted.kinds})[:100],
         "usual_kind": str(fitted.kinds[0]),

@@ -449,7 +449,7 @@ def _row_ids(connection: Connection, names: Sequence[str]) -> dict[str, int]:
     for start in range(0, len(digests), _MAX_PARAMETERS):
         part = digests[start : start + _MAX_PARAMETERS]
         query = select(ROW_IDS.c.digest, ROW_IDS.c.id).where(ROW_IDS.c.digest.in_(part))
-        ids |= {names_by_digest[found]: id for found, id in connection.execute(query)}
+        ids |= {names_by_digest[digest]: id for digest, id in connection.execute(query)}
     return ids
 
 
@@ -460,7 +460,7 @@ def insert_rows(connection: Connection, rows: Mapping[str, Mapping[str, Any]]) -
     lines = [{column: row.get(column) for column in columns} for row in rows.values()]
     ids = connection.execute(query, lines).scalars().all()
     connection.execute(
-        insert(ROW_IDS), [{"digest": own, "id": id} for own, id in zip(rows, ids, strict=True)]
+        insert(ROW_IDS), [{"digest": digest, "id": id} for digest, id in zip(rows, ids, strict=True)]
     )
     return {row["name"]: id for row, id in zip(rows.values(), ids, strict=True)}
 

@@ -119,8 +119,8 @@ class FeatureIndex:
         folded = text.casefold().strip()
         positions = np.arange(len(self.names))
         if folded:
-            found = [i for i, searched in enumerate(self._searched) if folded in searched]
-            positions = np.array(found, dtype=np.int64)
+            matching = [i for i, searched in enumerate(self._searched) if folded in searched]
+            positions = np.array(matching, dtype=np.int64)
         if sort in ("name", "title"):
             keys = self._folded if sort == "name" else self._title_keys
             order = np.array(sorted(range(len(positions)), key=lambda i: keys[positions[i]]), dtype=np.int64)
@@ -162,14 +162,16 @@ class FeatureIndex:
         """Return the mean and the 90 % interval of features at an average row; None of categories."""
         listed = [self.names[position] for position in positions.tolist()]
         names = [name for name in listed if not category_columns(self.model, name)]
-        found: dict[str, dict[str, float | None]] = {}
+        intervals: dict[str, dict[str, float | None]] = {}
         if names:
             row = Names(["average"], "row")
             prediction = predict_features(self.model, row, average_row(self.model), names)
             low, high = prediction.interval(0.9)
             numbers = zip(names, prediction.mean[0].tolist(), low[0].tolist(), high[0].tolist(), strict=True)
-            found = {name: {"mean": mean, "low": start, "high": end} for name, mean, start, end in numbers}
-        return [found.get(name, {"mean": None, "low": None, "high": None}) for name in listed]
+            intervals = {
+                name: {"mean": mean, "low": start, "high": end} for name, mean, start, end in numbers
+            }
+        return [intervals.get(name, {"mean": None, "low": None, "high": None}) for name in listed]
 
 
 class IndexCache:

@@ -40,8 +40,8 @@ def parse_limit(text: str) -> Limit | None:
     >>> parse_limit("<0.1"), parse_limit(">= 1000"), parse_limit("0.1")
     (Limit(side=-1, limit=0.1), Limit(side=1, limit=1000.0), None)
     """
-    found = _LIMIT.fullmatch(text.strip())
-    return None if found is None else Limit(1 if found[1] in ">≥" else -1, float(found[2]))
+    match = _LIMIT.fullmatch(text.strip())
+    return None if match is None else Limit(1 if match[1] in ">≥" else -1, float(match[2]))
 
 
 def expected_values(

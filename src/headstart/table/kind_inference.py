@@ -485,9 +485,9 @@ def _refuse_codes(
     )
     few &= (3 * widest >= value[ends - 1] - value[starts]) | (value[starts] < 0)
     for start, end in zip(starts[few].tolist(), ends[few].tolist(), strict=True):
-        own = value[start:end]
-        if len(codes := find_codes(own, counts[start:end], cautious=True)):
-            raise _far_from_others(codes, own, features[int(feature[start])], local_values)
+        values_of_feature = value[start:end]
+        if len(codes := find_codes(values_of_feature, counts[start:end], cautious=True)):
+            raise _far_from_others(codes, values_of_feature, features[int(feature[start])], local_values)
 
 
 def _far_from_others(
@@ -634,9 +634,9 @@ def _compute_scales(partial: _PartialKinds, index: Positions, values: Floats) ->
         if not global_count(int(selected.sum())):
             partial.assign(mask, Kind(margin))
             continue
-        of_margin, numbers = index[selected], np.asarray(values[selected], np.float64)
-        center, scale, same = real_scales(of_margin, margin.to_number(numbers), len(mask))
-        observed = mask & (global_sum(np.bincount(of_margin, minlength=len(mask))) > 0)
+        features, numbers = index[selected], np.asarray(values[selected], np.float64)
+        center, scale, same = real_scales(features, margin.to_number(numbers), len(mask))
+        observed = mask & (global_sum(np.bincount(features, minlength=len(mask))) > 0)
         partial.first[observed], partial.second[observed] = center[observed], scale[observed]
         partial.assign(mask & ~observed, partial.median_units(margin, observed))
         shared &= same

@@ -196,8 +196,8 @@ class _Feature:
 
 def needs_labels(kinds: KindsLike) -> bool:
     """Return whether a kind is given whose values are levels by name."""
-    given = kinds.values() if isinstance(kinds, Mapping) else () if kinds is None else (kinds,)
-    return any(_is_labelled(_margin(kind)) for kind in given)
+    requested = kinds.values() if isinstance(kinds, Mapping) else () if kinds is None else (kinds,)
+    return any(_is_labelled(_margin(kind)) for kind in requested)
 
 
 def _margin(kind: Any) -> Margin:
@@ -328,12 +328,12 @@ def _note_spellings(labels: Sequence[str], unified: Sequence[str]) -> list[str]:
     notes = []
     if merged:
         notes.append(f"spellings of yes, no and the like read as one label: {join_names(merged)}")
-    kept = Counter(label.casefold() for label in dict.fromkeys(unified))
-    apart = sorted(label for label in set(unified) if kept[label.casefold()] > 1)
-    if apart:
+    folded = Counter(label.casefold() for label in dict.fromkeys(unified))
+    similar = sorted(label for label in set(unified) if folded[label.casefold()] > 1)
+    if similar:
         notes.append(
-            f"labels that differ in upper and lower case only are different levels: {join_names(apart)}; if "
-            "they mean the same, write them the same"
+            f"labels that differ in upper and lower case only are different levels: {join_names(similar)}; "
+            "if they mean the same, write them the same"
         )
     return notes
 
@@ -449,12 +449,12 @@ def _infer_labelled(labelled: list[_Feature]) -> list[str]:
 
 def _refuse_no_answers(feature: _Feature) -> None:
     """Raise an error if an observed level of ordered categories says that there is no answer."""
-    found = [label for label in feature.own if is_no_answer(label)]
-    if found:
+    no_answers = [label for label in feature.own if is_no_answer(label)]
+    if no_answers:
         kind = Kind(Ordinal(feature.order)).option
         raise InputError(
-            f"feature {feature.name!r}: the ordered levels contain {join_names(found)}, which may mean "
-            f"'missing'; if so, use {as_missing(found)}, otherwise {as_option({feature.name: kind})}"
+            f"feature {feature.name!r}: the ordered levels contain {join_names(no_answers)}, which may mean "
+            f"'missing'; if so, use {as_missing(no_answers)}, otherwise {as_option({feature.name: kind})}"
         )
 
 
@@ -466,8 +466,8 @@ def _shared_labels(features: list[_Feature]) -> dict[int, tuple[str, ...]]:
     group_of: dict[str, int] = {}  # of labels
     members: dict[int, list[_Feature]] = {}
     for number, feature in enumerate(features):
-        found = {group_of[label] for label in feature.own if label in group_of}
-        members[number] = [feature, *(other for group in found for other in members.pop(group))]
+        groups = {group_of[label] for label in feature.own if label in group_of}
+        members[number] = [feature, *(other for group in groups for other in members.pop(group))]
         group_of |= dict.fromkeys((label for other in members[number] for label in other.own), number)
     labels: dict[int, tuple[str, ...]] = {}
     for group in members.values():
@@ -551,7 +551,7 @@ def _replace(
                 f"{join_names(known, 10)}{did_you_mean(unknown[0], known)}; correct the value, or add "
                 f"it to the levels of the kind{_advise_on_commas(unknown[0], margin)}"
             )
-        places = np.array([known.index(label) for label in feature.own], dtype=np.int64)
+        level_positions = np.array([known.index(label) for label in feature.own], dtype=np.int64)
         resolved.pop(name, None)
         if isinstance(margin, Category):
             bad = next((level for level in known if "=" in level), None)
@@ -565,15 +565,15 @@ def _replace(
             bases |= dict.fromkeys(columns, name)
             resolved |= dict.fromkeys(columns, Kind(Category()))
             if len(cells):
-                levels[cells] = places[codes[cells]]
+                levels[cells] = level_positions[codes[cells]]
         else:
             names.append(name)
             resolved[name] = Kind(margin)
             if len(cells):
-                values[cells] = np.array(margin.levels)[places[codes[cells]]]
+                values[cells] = np.array(margin.levels)[level_positions[codes[cells]]]
     first = np.cumsum(widths) - widths
     described = set(bases) & set(features)  # columns that are named only because metadata describes them
-    kept = [name for i, name in enumerate(names) if name not in described or name in bases]
+    remaining = [name for i, name in enumerate(names) if name not in described or name in bases]
     repeats = widths[feature_index]
     index = np.repeat(first[feature_index], repeats)
     starts = np.cumsum(repeats) - repeats
@@ -587,7 +587,7 @@ def _replace(
             raise InputError(
                 f"the column {duplicates[0]!r} of a category is also a feature; rename the feature"
             )
-        positions = {name: i for i, name in enumerate(dict.fromkeys(kept))}
+        positions = {name: i for i, name in enumerate(dict.fromkeys(remaining))}
         new = np.array([positions[name] for name in names], dtype=np.int64)
         names, index = list(positions), new[index + within]
         within = np.zeros_like(within)
@@ -636,8 +636,8 @@ def describe_columns(
     merged: dict[str, dict[str, Any]] = {}
     for name in features:
         base = bases.get(name)
-        own = {key: value for key, value in records.get(name, {}).items() if value is not None}
-        merged[name] = own if base is None else {**records.get(base, {}), **own}
+        record = {key: value for key, value in records.get(name, {}).items() if value is not None}
+        merged[name] = record if base is None else {**records.get(base, {}), **record}
         if shared and base is not None and LEVEL not in fields:
             merged[name][LEVEL] = level_of(name, base)
     names = [name for name in features if merged[name]]

@@ -698,9 +698,9 @@ def likely_shift(features: NDArray[Any], values: Floats, count: int) -> tuple[fl
     shifts = [least * share for share in SHIFTS]
     if not zeros:
         shifts.insert(0, 0.0)
-    found = {}
+    likelihoods = {}
     for shift in shifts:
         logs = np.log(values + shift)
-        found[shift] = log_likelihood(logs, -float(global_sum(np.array([logs.sum()]))[0]))
-    best = max(found, key=lambda shift: found[shift])
-    return best, (found[best] - log_likelihood(values, 0.0)) / max(total, 1.0)
+        likelihoods[shift] = log_likelihood(logs, -float(global_sum(np.array([logs.sum()]))[0]))
+    best = max(likelihoods, key=lambda shift: likelihoods[shift])
+    return best, (likelihoods[best] - log_likelihood(values, 0.0)) / max(total, 1.0)

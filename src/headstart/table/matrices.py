@@ -49,8 +49,10 @@ def matrix_source(
     if not isinstance(data, np.ndarray):
         return SparseSource(data, rows, features)
     numbers = _as_floats(data, label)
-    taken = set(features)
-    row = next(name for name in ("row", *(f"row {i}" for i in range(len(taken)))) if name not in taken)
+    used_names = set(features)
+    row = next(
+        name for name in ("row", *(f"row {i}" for i in range(len(used_names)))) if name not in used_names
+    )
     columns = {row: pa.array(rows)}
     columns |= {
         name: pa.array(column, from_pandas=True) for name, column in zip(features, numbers.T, strict=True)

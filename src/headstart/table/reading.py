@@ -167,9 +167,9 @@ def read_long(
     has_values = value in source.columns
     numbers = [column for column in (value if has_values else None, weight) if column is not None]
     for batch in source.batches(names, numbers):
-        place = _record_places(source, records)
-        row_numbers = rows.number(batch.column(0), place)
-        feature_numbers = features.number(batch.column(1), place)
+        location = _record_places(source, records)
+        row_numbers = rows.number(batch.column(0), location)
+        feature_numbers = features.number(batch.column(1), location)
         column = batch.column(len(names)) if has_values else pa.array(np.ones(len(batch)))
         values = column.to_numpy(zero_copy_only=False)
         if time is not None:
@@ -312,13 +312,13 @@ def read_contexts(
     source, observations = read_values(source, lambda source: read_long(source, row, feature, value))
     wanted = np.array([name in features for name in observations.features], dtype=bool)
     chosen = np.flatnonzero(wanted[observations.feature_numbers])
-    found: list[Any] = observations.values[chosen].tolist()
+    values: list[Any] = observations.values[chosen].tolist()
     if isinstance(source, LabelledSource):
-        found = [source.labels[int(number)] for number in found]
+        values = [source.labels[int(number)] for number in values]
     contexts: dict[str, dict[str, Any]] = {
         observations.features[number]: {} for number in np.flatnonzero(wanted)
     }
-    for line, content in zip(chosen.tolist(), found, strict=True):
+    for line, content in zip(chosen.tolist(), values, strict=True):
         name = observations.features[observations.feature_numbers[line]]
         observer = observations.rows[observations.row_numbers[line]]
         if contexts[name].setdefault(observer, content) != content:
@@ -339,10 +339,10 @@ def _read_values(
     source.require(value, "value")
     source, observations = read_values(source, lambda source: read_wide(source, column, [value], axis))
     names = (observations.rows[number] for number in observations.row_numbers)
-    found: list[Any] = observations.values.tolist()
+    contents: list[Any] = observations.values.tolist()
     if isinstance(source, LabelledSource):
-        found = [source.labels[int(number)] for number in found]
-    values = dict(zip(names, found, strict=True))
+        contents = [source.labels[int(number)] for number in contents]
+    values = dict(zip(names, contents, strict=True))
     if len(values) < len(observations.row_numbers):
         numbers, counts = np.unique(observations.row_numbers, return_counts=True)
         repeated = observations.rows[int(numbers[counts > 1][0])]

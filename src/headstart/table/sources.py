@@ -194,7 +194,7 @@ class Source(ABC):
         repeated = [column for column, count in Counter(self.columns).items() if count > 1]
         if repeated:
             pairs = zip(self.own_names, self.columns, strict=True)
-            written = {str(own) for own, column in pairs if column == repeated[0]}
+            written = {str(name) for name, column in pairs if column == repeated[0]}
             spellings = f" (written as {join_names(sorted(written))})" if len(written) > 1 else ""
             raise InputError(f"{self.label} has more than one column called {repeated[0]!r}{spellings}")
 
@@ -629,8 +629,8 @@ def shares(sizes: Sequence[int], count: int) -> list[list[int]]:
     """
     total, before = sum(sizes), 0
     result: list[list[int]] = [[] for _ in range(count)]
-    for place, size in enumerate(sizes):
-        result[min(count - 1, int((before + size / 2) * count / max(1, total)))].append(place)
+    for position, size in enumerate(sizes):
+        result[min(count - 1, int((before + size / 2) * count / max(1, total)))].append(position)
         before += size
     return result
 
@@ -746,10 +746,10 @@ def _open_copy(address: str, opened: Callable[[Path], Source]) -> Source:
     """Open a temporary copy of a file or folder at an address; it is removed with the source."""
     import fsspec
 
-    place = TemporaryDirectory(prefix="headstart-")
+    folder = TemporaryDirectory(prefix="headstart-")
     try:
         system, remote = fsspec.core.url_to_fs(address)
-        copy_path = Path(place.name) / Path(remote).name
+        copy_path = Path(folder.name) / Path(remote).name
         if system.isdir(remote):
             copy_path.mkdir()
             for file in system.ls(remote, detail=False):
@@ -766,7 +766,7 @@ def _open_copy(address: str, opened: Callable[[Path], Source]) -> Source:
         source = opened(copy_path)
     except InputError as error:
         raise type(error)(str(error).replace(str(copy_path), address)) from None
-    source.label, source._temporary_folder = address, place
+    source.label, source._temporary_folder = address, folder
     return source
 
 

@@ -45,15 +45,15 @@ def open_survey_file(
     columns, facts = _read(path, label)
     numeric = [name for name, column in columns.items() if is_number(column.type) or column.type == pa.null()]
     left_out = [name for name in columns if name not in numeric and name not in wanted]
-    kept = {name: column for name, column in columns.items() if name not in left_out}
+    chosen = {name: column for name, column in columns.items() if name not in left_out}
     labelled = {
-        name: labels for name, labels in facts.variable_value_labels.items() if name in kept and labels
+        name: labels for name, labels in facts.variable_value_labels.items() if name in chosen and labels
     }
     for name in labelled.keys() - set(wanted):
-        kept[name] = missing.to_null(kept[name])
+        chosen[name] = missing.to_null(chosen[name])
         labelled[name] = {code: text for code, text in labelled[name].items() if code not in missing.numbers}
-    answers = _answers(path, label, kept, labelled, facts.variable_measure)
-    source = _name(FrameSource(pa.table(kept | answers), (), missing), label)
+    answers = _answers(path, label, chosen, labelled, facts.variable_measure)
+    source = _name(FrameSource(pa.table(chosen | answers), (), missing), label)
     if left_out:
         source.notes += (f"{label}: variables of text or dates were left out: {join_names(left_out)}",)
     codes = [name for name in labelled if name not in answers and name not in wanted]
@@ -68,7 +68,7 @@ def open_survey_file(
             code: str(text)
             for name in codes
             for code, text in labelled[name].items()
-            if is_no_answer(str(text)) and pc.any(pc.equal(kept[name], code)).as_py()
+            if is_no_answer(str(text)) and pc.any(pc.equal(chosen[name], code)).as_py()
         }
         if doubtful:
             texts = ", ".join(f"{code:g} ({text})" for code, text in sorted(doubtful.items()))

@@ -33,8 +33,8 @@ class Words(Config):
         Words(row='user', feature='film', value='stars', title='headline')
         """
         derived = {"row": noun_of(row, "row"), "feature": noun_of(feature, "feature")}
-        own = cls.of(given)
-        chosen = own.model_dump(include=own.model_fields_set)
+        explicit = cls.of(given)
+        chosen = explicit.model_dump(include=explicit.model_fields_set)
         return cls(**{**derived, "value": noun_of(value, "value"), **chosen})
 
     @property

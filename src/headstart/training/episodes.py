@@ -188,10 +188,10 @@ class FoldStates(Sequence[RowStates]):
             return [self._backbone.states(cells, self._fold == folds)]
         stacked = cells.take(torch.cat(rows))
         left_out = torch.repeat_interleave(folds, lengths)[stacked.lines]
-        found = self._backbone.states(stacked.keep(self._fold[stacked.index] != left_out))
-        parts = torch.split(torch.arange(len(found)), lengths.tolist())
+        states = self._backbone.states(stacked.keep(self._fold[stacked.index] != left_out))
+        parts = torch.split(torch.arange(len(states)), lengths.tolist())
         return [
-            self._knowledge.states.replace_at(some, found.take(part))
+            self._knowledge.states.replace_at(some, states.take(part))
             for some, part in zip(rows, parts, strict=True)
         ]
 

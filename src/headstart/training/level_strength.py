@@ -64,13 +64,13 @@ def best_strength(probability: Tensor, truth: Tensor, answer: Tensor, count: Ten
         How often the level, and any level of its feature, was observed elsewhere.
     """
     answer = torch.unique(answer, return_inverse=True)[1]
-    own = probability / torch.bincount(answer, probability)[answer]
-    found = []
+    share = probability / torch.bincount(answer, probability)[answer]
+    strengths = []
     for strength in STRENGTHS:
-        chances = level_chances(own, count, total, strength)
+        chances = level_chances(share, count, total, strength)
         shares = chances / torch.bincount(answer, chances)[answer]
-        found.append((float((truth * shares.log()).sum()), strength))
-    return max(found)[1]
+        strengths.append((float((truth * shares.log()).sum()), strength))
+    return max(strengths)[1]
 
 
 @torch.no_grad()

@@ -336,15 +336,15 @@ _COPY = re.compile(r"(?P<name>.+?)(?:\[:, :(?P<columns>[0-9]{1,9})\])?")
 
 def with_copies(tensors: dict[str, Tensor], copies: Mapping[str, str]) -> dict[str, Tensor]:
     """Return tensors together with ``copies``, which share the memory of their originals."""
-    found = {}
+    restored = {}
     for copy, text in copies.items():
         match = _COPY.fullmatch(text)
         original = None if match is None else tensors.get(match["name"])
         if match is None or original is None or copy in tensors:
             raise InputError("its copies of tensors do not agree with the weights")
         columns = match["columns"]
-        found[copy] = original if columns is None or original.ndim != 2 else original[:, : int(columns)]
-    return tensors | found
+        restored[copy] = original if columns is None or original.ndim != 2 else original[:, : int(columns)]
+    return tensors | restored
 
 
 def time_tensors(model: ModelState) -> dict[str, Tensor]:
@@ -414,8 +414,8 @@ def read_table_weights(groups: Groups) -> NDArray[np.float64] | None:
     """Return the given weights of the table's observations: (n,); None: all 1. Refuse impossible weights."""
     weights = groups.get("observation_weights")
     lists = {"table": groups["knowledge"]["values"], "contexts": groups["contexts"]["values"]}
-    of_rows = groups.get("row_observations", {}).get("weights")
-    parts = [*(weights or {}).values(), *([] if of_rows is None else [of_rows])]
+    row_weights = groups.get("row_observations", {}).get("weights")
+    parts = [*(weights or {}).values(), *([] if row_weights is None else [row_weights])]
     if any(not bool(((part >= LEAST_WEIGHT) & (part <= MOST_WEIGHT)).all()) for part in parts):
         raise InputError("some weights of its observations are not positive numbers")
     if weights is None:
