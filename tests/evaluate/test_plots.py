@@ -93,6 +93,15 @@ def test_a_method_has_the_same_style_in_every_picture():
     assert len({style.colour for style in peers.values()}) == 3
 
 
+def test_given_styles_take_the_place_of_those_of_the_names(worlds):
+    curves = worlds.some_results(["chn", "peer"]).curves("rmse")
+    panel = plots.Panel(curves, plots.METRICS["rmse"])
+    usual = styles_of(["chn", "peer"], LIGHT)
+    plain = plots.plot_panels([panel])
+    assert plots.plot_panels([panel], styles=usual) == plain
+    assert plots.plot_panels([panel], styles={"peer": plots.Style("#123456", "D", ())}) != plain
+
+
 def test_zero_shots_have_a_place_before_one():
     assert plots._position([0, 1, 2, 4, 32]).tolist() == [0, 1, 2, 3, 6]
 
