@@ -1,4 +1,4 @@
-"""Exceptions of Headstart, whose messages name the problem, its place and its remedy."""
+"""Exceptions of Headstart, whose messages say what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ class NotFittedError(HeadstartError, ValueError, AttributeError):
 
 
 # Where the user reads a message: it names arguments, options of commands, or parts of the page.
-_interface: ContextVar[Literal["python", "command line", "service"]] = ContextVar("place", default="python")
+_interface: ContextVar[Literal["python", "command line", "service"]] = ContextVar(
+    "interface", default="python"
+)
 # Options that are not called as the argument.
 _OPTIONS = {
     "kinds": "kind",
@@ -145,7 +147,8 @@ T = TypeVar("T")
 # Modules that read and check arguments. An unexpected exception there is caused by the argument.
 _INPUT_MODULES = re.compile(
     r"headstart\.(table|errors|config|registry|(adapters|backbones)\.base"
-    r"|model\.(headstart|inputs|features|levels|ranking|prediction|imputation|suggestion|similarity))\b"
+    r"|model\.(headstart|inputs|triples|features|levels|ranking|prediction|plots|imputation|suggestion"
+    r"|similarity))\b"
 )
 
 
