@@ -365,6 +365,70 @@ def peer_lead_table(results: Path, study: str, metric: str, part: int) -> str:
     return lead_table(runs, metric, DEFAULT, over, digits=4)
 
 
+def peer_heat_map(results: Path, part: int = 32) -> bytes:
+    """Plot the lead of the default over each other method by data set and shots, as a PNG picture.
+
+    A cell is the share of the other method's error that the default removes, in percent; the error is the RMSE
+    or 1 - AUROC.
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.colors import LinearSegmentedColormap
+
+    leads: dict[str, np.ndarray[Any, Any]] = {}
+    shots: list[int] = []
+    for study in STUDIES:
+        metric = main_metric(load(results / "peers" / study))
+        means, splits = peer_means(results, study, metric, part)
+        shots = sorted(k for method, k in means if method == DEFAULT)
+        better = METRICS[metric].better
+        errors = {key: mean if better == "lower" else 1 - mean for key, mean in means.items()}
+        methods = [m for m in PEERS if splits.get(m) == max(splits.values()) and not m.startswith(DEFAULT)]
+        for method in methods:
+            line = leads.setdefault(method, np.full((len(STUDIES), len(shots)), np.nan))
+            for i, k in enumerate(shots):
+                if (method, k) in errors:
+                    lead = 1 - errors[DEFAULT, k] / errors[method, k]
+                    line[list(STUDIES).index(study), i] = 100 * lead
+    order = sorted(leads, key=lambda method: float(np.nanmean(leads[method])))
+    limit = 10.0  # percent at which the colours end
+    colours = LinearSegmentedColormap.from_list("lead", ["#B35806", "#FFFFFF", "#2166AC"]).with_extremes(
+        bad="#eeeeee"
+    )
+    figure, axes = plt.subplots(
+        1, len(STUDIES), figsize=(11, 1.3 + 0.31 * len(order)), sharey=True, layout="constrained"
+    )
+    for i, (title, panel) in enumerate(zip(STUDIES.values(), axes, strict=True)):
+        cells = np.array([leads[method][i] for method in order])
+        image = panel.imshow(cells, cmap=colours, vmin=-limit, vmax=limit, aspect="auto")
+        panel.set_title(title, fontsize=11)
+        panel.set_xticks(range(len(shots)), [str(k) for k in shots])
+        panel.set_yticks(range(len(order)), order)
+        panel.tick_params(length=0)
+        panel.spines[:].set_visible(False)
+        for (y, x), value in np.ndenumerate(cells):
+            if np.isfinite(value):
+                colour = "white" if abs(value) > 0.7 * limit else "#222222"
+                panel.text(x, y, _percent(value), ha="center", va="center", fontsize=8, color=colour)
+    axes[len(STUDIES) // 2].set_xlabel("shots: observations of the new feature")
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.01, extend="both")
+    bar.set_label("% of the method's error that Headstart removes", fontsize=9)
+    bar.outline.set_visible(False)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
+    plt.close(figure)
+    return file.getvalue()
+
+
+def _percent(value: float) -> str:
+    """Return a share in percent with one digit below 10 and without above.
+
+    >>> _percent(3.14), _percent(-12.6), _percent(0.04)
+    ('3.1', '−13', '0.0')
+    """
+    text = f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
+    return text.replace("-0.0", "0.0").replace("-", "−")
+
+
 def peer_times(results: Path, sets: Sequence[str]) -> str:
     """Return seconds to fit and milliseconds per new feature with 128 observations, means over splits."""
     lines = [
@@ -550,6 +614,7 @@ class Page:
             pictures[f"peers-{study}"] = plot_panels(
                 [Panel(curves, METRICS[metric], f"{title}, targets after 128")], styles=PEER_STYLES
             )
+        pictures["peers-heat-map"] = peer_heat_map(self.folder)
         pictures["suggesting"] = plot_panels(
             [
                 Panel(curves, METRICS[main_metric(self.studies[study])], STUDIES[study])
