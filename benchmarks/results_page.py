@@ -368,8 +368,8 @@ def peer_lead_table(results: Path, study: str, metric: str, part: int) -> str:
 def peer_heat_map(results: Path, part: int = 32) -> bytes:
     """Plot the lead of the default over each other method by data set and shots, as a PNG picture.
 
-    A cell is the share of the other method's error that the default removes, in percent; the error is the RMSE
-    or 1 - AUROC.
+    A cell is the share of the other method's error that the default removes, in percent; the error is
+    the RMSE or 1 - AUROC.
     """
     import matplotlib.pyplot as plt
     from matplotlib.colors import LinearSegmentedColormap
