@@ -9,7 +9,7 @@ import torch
 from tests.limits import Limits
 
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.row_posterior import HeadMoments, PaddedRows, RowBatch, RowPosterior
+from headstart.backbones.row_posterior import HeadMoments, RowBatch, RowPosterior, SparseRows
 from headstart.core.types import Heads, RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -67,14 +67,14 @@ def test_a_row_is_the_same_alone_and_in_company(kinds: list[KindType], budget: i
 
 
 @pytest.mark.parametrize("kinds", MIXES, ids=str)
-def test_padded_readings_are_the_same_sums(kinds: list[KindType]) -> None:
+def test_separated_moments_have_the_same_sums(kinds: list[KindType]) -> None:
     cells, known_heads, every = world(kinds, COUNTS)
     cells = replace(cells, values=cells.values.double())
-    double = HeadMoments.of(known_heads.to(torch.float64), every)
-    plain, padded = RowBatch(cells, double), PaddedRows(cells, double)
+    double = known_heads.to(torch.float64)
+    plain, separated = RowBatch(cells, HeadMoments.of(double, every)), SparseRows(cells, double, every)
     packed = LATENT * (LATENT + 1) // 2
     spread = torch.eye(LATENT).double()[tuple(torch.tril_indices(LATENT, LATENT))].expand(len(COUNTS), packed)
     now = RowPosterior(torch.randn(len(COUNTS), LATENT).double(), spread, torch.ones(len(COUNTS)).double())
     weights, values = torch.rand(2, len(cells.index)).double()
-    torch.testing.assert_close(padded.outputs(now), plain.outputs(now))
-    torch.testing.assert_close(padded.sums(weights, values), plain.sums(weights, values))
+    torch.testing.assert_close(separated.outputs(now), plain.outputs(now))
+    torch.testing.assert_close(separated.sums(weights, values), plain.sums(weights, values))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headstart.adapters.base import HeadSums, OneContext
+from headstart.adapters.base import ContextStack, HeadSums
 from headstart.adapters.chn_bayes import CHNBayes
 from headstart.model import Headstart
 from headstart.table import Table
@@ -46,13 +46,13 @@ def triples(random: np.random.Generator, count: int) -> list[tuple[str, str, int
 def count_summed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of observations of each context that is summed."""
     summed: list[int] = []
-    sum_context = CHNBayes.sum_context
+    sum_contexts = CHNBayes.sum_contexts
 
-    def counting(self: CHNBayes, context: OneContext) -> HeadSums:
-        summed.append(len(context.values))
-        return sum_context(self, context)
+    def counting(self: CHNBayes, contexts: ContextStack) -> HeadSums:
+        summed.append(len(contexts.values))
+        return sum_contexts(self, contexts)
 
-    monkeypatch.setattr(CHNBayes, "sum_context", counting)
+    monkeypatch.setattr(CHNBayes, "sum_contexts", counting)
     return summed
 
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -82,7 +83,46 @@ class OneFeature(NamedTuple):
     @staticmethod
     def stack(features: Sequence[OneFeature]) -> OneFeature:
         """Stack features along a new first axis."""
+        if len(features) == 1:
+            return OneFeature(*(part[None] for part in features[0]))
         return OneFeature(*map(np.stack, zip(*features, strict=True)))
+
+
+class ContextStack(NamedTuple):
+    """Contexts of some features in numpy, one after the other, and the states of their rows."""
+
+    features: OneFeature  # a stack
+    ends: list[int]  # (features + 1,): where the observations of each feature start, and the last ones end
+    values: Array  # (n,), on the models' scale
+    code: Array | None  # (n, code); None if the adapter does not read it
+    activation: Array  # (n, width)
+    noise: Array | None  # (n,)
+    variance: Array | None  # (n, width)
+    weights: Array | None = None  # (n,): weights of the observations; None: all 1
+
+    @staticmethod
+    def of(context: OneContext) -> ContextStack:
+        """Return a stack of one context."""
+        parts = (context.values, context.code, context.activation, context.noise, context.variance)
+        return ContextStack(
+            OneFeature.stack([context.feature]), [0, len(context.values)], *parts, context.weights
+        )
+
+    @property
+    def parts(self) -> list[slice]:
+        """The observations of each feature."""
+        return [slice(start, end) for start, end in pairwise(self.ends)]
+
+    def per_observation(self, numbers: Array) -> Array:
+        """Repeat the ``numbers`` (features, …) of each feature for its observations: (n, …)."""
+        return np.repeat(numbers, np.diff(self.ends), axis=0)
+
+    @property
+    def shots(self) -> Array:
+        """The number of observations of each feature, or the sum of their age weights: (features,)."""
+        if self.weights is None:
+            return np.diff(self.ends).astype(np.float64)
+        return np.array([self.weights[part].sum() for part in self.parts])
 
 
 class HeadSums(NamedTuple):
@@ -100,6 +140,11 @@ class HeadSums(NamedTuple):
     def add(self, other: HeadSums, sign: int = 1) -> HeadSums:
         """Add ``other``, or subtract it if ``sign`` is −1."""
         return HeadSums(*(one + sign * more for one, more in zip(self, other, strict=True)))
+
+    def split(self) -> list[HeadSums]:
+        """Split a stack into the sums of each feature."""
+        parts: list[Any] = list(self)
+        return [HeadSums(*(part[place] for part in parts)) for place in range(len(self.total))]
 
     @staticmethod
     def stack(sums: Sequence[HeadSums]) -> HeadSums:
@@ -124,7 +169,7 @@ class Adapter(nn.Module, ABC):
     ===================== ==============================================================================
     ``makes_known_heads`` no further method: heads of known features, too, come from their observations
     ``adapts_one``        ``adapt_one``, ``refine_one``: one feature or row, in numpy
-    ``needs_context``     ``sum_context``, ``adapt_sums``: features in numpy, given additive sums
+    ``needs_context``     ``sum_contexts``, ``adapt_sums``: features in numpy, given additive sums
     ``sharded``           ``adapt_sharded``: the rows are distributed over several processes
     ``explainable``       ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
     ``supports_weights``  no further method: ``adapt`` reads the weights of observations
@@ -253,9 +298,9 @@ class Adapter(nn.Module, ABC):
         """Return whether features of this ``kind`` need ``adapt_one``: no sums determine their heads."""
         return True
 
-    def sum_context(self, context: OneContext) -> HeadSums:
-        """Compute the sums over the context of one feature."""
-        self._cannot("sum the context of a feature")
+    def sum_contexts(self, contexts: ContextStack) -> HeadSums:
+        """Compute the sums over the contexts of some features: a stack."""
+        self._cannot("sum the contexts of features")
 
     def adapt_sums(self, features: OneFeature, sums: HeadSums) -> OneHead:
         """Compute the heads of a stack of ``features`` as ``adapt`` does, given sums over their contexts."""

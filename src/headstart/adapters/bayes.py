@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from headstart.adapters.base import (
     Adapter,
     AdapterConfig,
+    ContextStack,
     HeadSums,
     OneContext,
     OneFeature,
@@ -371,9 +372,9 @@ class ClosedFormAdapter(Adapter):
         """
         return means
 
-    def encode_context(self, context: OneContext) -> Array:  # noqa: ARG002
-        """Return the sums over the context of one feature that ``one_prior_mean`` reads: here none, (0,)."""
-        return np.zeros(0)
+    def encode_contexts(self, contexts: ContextStack) -> Array:
+        """Return the sums over contexts that ``one_prior_mean`` reads: here none, (features, 0)."""
+        return np.zeros((len(contexts.ends) - 1, 0))
 
     def needs_context(self, kind: int) -> bool:
         """Return whether a head is no function of sums: with a logistic link, or winsorised values."""
@@ -385,33 +386,40 @@ class ClosedFormAdapter(Adapter):
         ``start`` (size,) is a head close to the new one.
         """
         if context.kind == KindType.BINARY:
-            scale = probit_scale(self._one_noise(context).astype(np.float64))
+            usual = np.full(len(context.values), self._constants.noise[context.kind])
+            noise = self._add_row_noise(usual, context.noise, context.variance)
+            scale = probit_scale(noise.astype(np.float64))
             return self._condition_logistic_one(context, scale, start)
         if context.kind == KindType.REAL:
             extent = self.reference_features.row_scales(torch.from_numpy(context.activation)).numpy()
             context = context._replace(values=winsorise_one(context.values, extent, LEAST_DEVIATION))
-        return self.adapt_sums(context.feature, self.sum_context(context))
+        (sums,) = self.sum_contexts(ContextStack.of(context)).split()
+        return self.adapt_sums(context.feature, sums)
 
-    def sum_context(self, context: OneContext) -> HeadSums:
-        """Compute the sums over the context of one feature behind an identity link."""
-        values, weights = context.values, context.weights
-        if context.kind == KindType.CLICK:
-            values, weights = weigh_click_values(values, weights, context.kind)
-            context = context._replace(values=values, weights=weights)
-        scale = 1 / np.sqrt(self._one_noise(context), dtype=np.float64)
-        if weights is not None:
-            scale = scale * np.sqrt(weights)
-        rows, scaled = _scaled_rows(context.activation, scale), scale * values
-        encoded = self.encode_context(context)
-        return HeadSums(context.shots, pack(rows.T @ rows), scaled @ rows, scaled @ scaled, encoded)
+    def sum_contexts(self, contexts: ContextStack) -> HeadSums:
+        """Compute the sums over the contexts of features behind an identity link."""
+        kinds = contexts.features.kind
+        if (kinds == KindType.CLICK).any():
+            kinds = contexts.per_observation(kinds)
+            values, weights = weigh_click_values(contexts.values, contexts.weights, kinds)
+            contexts = contexts._replace(values=values, weights=weights)
+        noise = contexts.per_observation(self._constants.noise[contexts.features.kind])
+        scale = 1 / np.sqrt(self._add_row_noise(noise, contexts.noise, contexts.variance), dtype=np.float64)
+        if contexts.weights is not None:
+            scale = scale * np.sqrt(contexts.weights)
+        rows, scaled = _scaled_rows(contexts.activation, scale), scale * contexts.values
+        size, parts = rows.shape[1], contexts.parts
+        total, linear = np.empty((len(parts), size, size)), np.empty((len(parts), size))
+        for place, part in enumerate(parts):  # a few large products, or many small ones
+            np.matmul(rows[part].T, rows[part], out=total[place])
+            np.matmul(scaled[part], rows[part], out=linear[place])
+        squares = np.array([scaled[part] @ scaled[part] for part in parts])
+        return HeadSums(contexts.shots, pack(total), linear, squares, self.encode_contexts(contexts))
 
-    def _one_noise(self, context: OneContext) -> Array:
-        """Return the variance of each observation of one context: (n,)."""
-        usual = self._constants.noise[context.kind]
-        noise = np.full(len(context.values), usual) if context.noise is None else usual * context.noise
-        if context.variance is not None:
-            noise = noise + context.variance @ self._constants.mean_squares
-        return noise
+    def _add_row_noise(self, usual: Array, noise: Array | None, variance: Array | None) -> Array:
+        """Return the variances of observations (n,) with the ``usual`` ones, at rows of given states."""
+        result = usual if noise is None else usual * noise
+        return result if variance is None else result + variance @ self._constants.mean_squares
 
     def adapt_sums(self, features: OneFeature, sums: HeadSums) -> OneHead:
         """Condition the priors of heads on the sums of their contexts, behind an identity link."""
@@ -441,7 +449,8 @@ class ClosedFormAdapter(Adapter):
         """
         rows = _scaled_rows(context.activation, scale)
         weights = np.ones(len(rows)) if context.weights is None else context.weights
-        means = self._one_prior_means(context.feature, context.shots, self.encode_context(context))
+        (encoded,) = self.encode_contexts(ContextStack.of(context))
+        means = self._one_prior_means(context.feature, context.shots, encoded)
         posterior = condition_logistic(
             rows, context.values, weights, means[0], self._constants.roots[0], start=start
         )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from headstart.adapters.base import (
     AdapterConfig,
+    ContextStack,
     HeadSums,
     OneContext,
     OneFeature,
@@ -173,24 +174,32 @@ class CHNBayes(ClosedFormAdapter):
         """The trained networks in numpy, cached: they do not change after training."""
         return _Networks(*(copy_layers(network) for network in (self.phi, self.f, self.g, self.h, self.net)))
 
-    def encode_context(self, context: OneContext) -> Array:
-        """Return the sum of the hidden units of ``f`` over the context of one feature: (hidden,).
+    def encode_contexts(self, contexts: ContextStack) -> Array:
+        """Return the sums of the hidden units of ``f`` over contexts: (features, hidden).
 
         The last layer of f is linear, so that ``one_prior_mean`` applies it once to the sum.
         """
-        if not len(context.values):
-            return np.zeros(self.config.hidden)
-        feature, values = context.feature, context.values.astype(np.float32)
-        mean = self.prior.means(feature.metadata, feature.kind, feature.known)[0].astype(np.float32)
-        expected = context.activation @ mean[:-1] + mean[-1]
-        if self.knowledge.likelihood.is_logistic(context.kind):
-            expected = logistic(expected)
-        inputs = _row_inputs(cast(Array, context.code), values, expected)
-        hidden = apply_layers(self._networks.f[:-1], inputs)
+        sums, features = np.zeros((len(contexts.ends) - 1, self.config.hidden)), contexts.features
+        if not len(contexts.values):
+            return sums
+        means = self.prior.means(features.metadata, features.kind, features.known)[..., 0, :]
+        mean = contexts.per_observation(means.astype(np.float32))
+        expected = np.einsum("ij,ij->i", contexts.activation, mean[:, :-1]) + mean[:, -1]
+        is_logistic = [self.knowledge.likelihood.is_logistic(kind) for kind in features.kind.tolist()]
+        if any(is_logistic):
+            mask = contexts.per_observation(np.array(is_logistic))
+            expected = np.where(mask, logistic(expected), expected)
+        values = contexts.values.astype(np.float32)
+        hidden = apply_layers(
+            self._networks.f[:-1], _row_inputs(cast(Array, contexts.code), values, expected)
+        )
         np.maximum(hidden, 0, out=hidden)
-        if context.weights is not None:
-            return context.weights @ hidden
-        return hidden.sum(0, dtype=np.float64)  # type: ignore[no-any-return]
+        for place, part in enumerate(contexts.parts):
+            if contexts.weights is None:
+                hidden[part].sum(0, dtype=np.float64, out=sums[place])
+            else:
+                sums[place] = contexts.weights[part] @ hidden[part]
+        return sums
 
     def one_prior_mean(self, features: OneFeature, means: Array, counts: Array, encoded: Array) -> Array:
         """Return the ``means`` from metadata plus the outputs of the hypernetwork: (…, size)."""

@@ -445,8 +445,8 @@ class HeadPrior(nn.Module):
         feature or a stack of features.
         """
         last = self._last_description  # the parts of one head are computed from the same description
-        if last is not None and last[0] is metadata and np.array_equal(last[1], kinds):
-            return last[2]  # type: ignore[no-any-return]
+        if last is not None and _are_same(last[0], metadata) and bool((last[1] == kinds).all()):
+            return last[2].reshape(*metadata.shape[:-1], -1)  # type: ignore[no-any-return]
         xp = namespace(metadata)
         columns = [add_cubic_terms(metadata, to_library_of(self.nonlinear, metadata))]
         if len(self.numeric):
@@ -551,6 +551,14 @@ class HeadPrior(nn.Module):
         """Insert zeros for the learned activations before the last column, the bias."""
         zeros = matrix.new_zeros(len(matrix), self.size - matrix.shape[1])
         return torch.cat([matrix[:, :-1], zeros, matrix[:, -1:]], dim=1)
+
+
+def _are_same(one: Array, other: Any) -> bool:
+    """Return whether two arrays of numpy are views of the same numbers, which do not change."""
+    if not isinstance(other, np.ndarray) or one.size != other.size or one.dtype != other.dtype:
+        return False
+    starts = {array.__array_interface__["data"][0] for array in (one, other)}
+    return len(starts) == 1
 
 
 def column_gains(regression: LooRidge, widths: tuple[int, ...], nonlinear: Tensor) -> Tensor:

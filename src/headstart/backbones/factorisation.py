@@ -21,10 +21,10 @@ from headstart.backbones.row_posterior import (
     AnyArray,
     FactorPrior,
     HeadMoments,
-    PaddedRows,
     RowBatch,
     RowPosterior,
     SingleRow,
+    SparseRows,
     Zeros,
     count_passes,
     row_contributions,
@@ -219,12 +219,12 @@ class Factorisation(Backbone):
             )
         if not len(cells):
             return self.batch_states(known)
-        moments = HeadMoments.of(heads, kinds, self.trained_zeros)
+        heads, width = heads.dense(), heads.weight.shape[1] + 1
         parts, order = [], []
-        for group in groups_of_similar_counts(cells.counts, moments.second.shape[1], budget=_NUMBERS_AT_ONCE):
+        for group in groups_of_similar_counts(cells.counts, width, budget=_NUMBERS_AT_ONCE):
             signature = self.signature(known.take(group)).double()
             prior = self.factor_prior(signature, None if row_prior is None else row_prior.take(group))
-            rows = PaddedRows(cells.take(group), moments)
+            rows = SparseRows(cells.take(group), heads, kinds, self.trained_zeros)
             posterior = row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
             states = self._states(posterior, signature, cells.take(group), kinds)
             parts.append(states.to(self.weight.dtype))

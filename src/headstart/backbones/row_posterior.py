@@ -14,7 +14,7 @@ The formulas work on tensors with a leading dimension of rows, and on numpy arra
 products over observations depend on the storage of the observations:
 
 - ``RowBatch``: rows × features as a sparse matrix beside the moments of all features, for many rows;
-- ``PaddedRows``: the moments of each observation gathered into padded blocks, for some rows and other heads;
+- ``SparseRows``: the same with covariances beside padded heads, in double precision, for some rows;
 - ``SingleRow``: one row in numpy, because the overhead of tensors exceeds the arithmetic.
 """
 
@@ -219,13 +219,12 @@ class HeadMoments:
         """Whether the weight of any observation depends on its row, as for all kinds but ratings."""
         return _have_row_weights(self.kinds)
 
-    def row_zeros(self, cells: Cells) -> Tensor | None:
-        """Return Σ weight · E[(v, b)(v, b)ᵀ] over the zeros of each row: (rows, packed), or None."""
-        if self.zeros is None:
-            return None
-        exposure = estimate_exposure(count_clicks(cells, self.kinds), self.zeros.usual_clicks)
-        zeros: Tensor = exposure[:, None].to(self.zeros.moments.dtype) * self.zeros.moments
-        return zeros
+
+def row_zeros(cells: Cells, kinds: Tensor, zeros: Zeros) -> Tensor:
+    """Return Σ weight · E[(v, b)(v, b)ᵀ] over the zeros of each row: (rows, packed)."""
+    exposure = estimate_exposure(count_clicks(cells, kinds), zeros.usual_clicks)
+    total: Tensor = exposure[:, None].to(zeros.moments.dtype) * zeros.moments
+    return total
 
 
 class ObservedRows(ABC):
@@ -338,7 +337,7 @@ class RowBatch(ObservedRows):
     def __init__(self, cells: Cells, moments: HeadMoments) -> None:
         cells = weigh_clicks(cells, moments.kinds)
         self.cells, self.moments, self.values = cells, moments, cells.values
-        self.zeros = moments.row_zeros(cells)
+        self.zeros = None if moments.zeros is None else row_zeros(cells, moments.kinds, moments.zeros)
         self.weights = None if cells.weights is None else cells.weights.to(moments.precision.dtype)
         self.has_row_weights = moments.has_row_weights
 
@@ -371,39 +370,41 @@ class RowBatch(ObservedRows):
         return segment_sum(torch.stack(numbers, dim=1), self.cells.indptr).unbind(1)
 
 
-class PaddedRows(ObservedRows):
-    """Rows with the moments of each observation gathered once for all passes, in double precision."""
+class SparseRows(ObservedRows):
+    """Some rows × features as a sparse matrix, beside the heads of the features, in double precision.
 
-    def __init__(self, cells: Cells, moments: HeadMoments) -> None:
-        cells = weigh_clicks(cells, moments.kinds)
+    Second moments stay separated into covariances, in their own precision, and products of heads, which saves
+    memory accesses: the covariances are read by one sparse product, and never gathered.
+    """
+
+    def __init__(self, cells: Cells, heads: Heads, kinds: Tensor, zeros: Zeros | None = None) -> None:
+        cells = weigh_clicks(cells, kinds)
         self.cells, self.values = cells, cells.values.double()
-        zeros = moments.row_zeros(cells)
-        self.zeros = None if zeros is None else zeros.double()
+        self.zeros = None if zeros is None else row_zeros(cells, kinds, zeros).double()
         self.weights = None if cells.weights is None else cells.weights.double()
-        heads, second, self.kinds, precision = (
-            part.index_select(0, cells.index)
-            for part in (moments.heads, moments.second, moments.kinds, moments.precision)
-        )
-        self.precision = precision.double()
-        self.heads = pad(heads.double(), cells)  # (rows, most, latent + 1)
-        self.second = pad(second.double(), cells)  # (rows, most, packed)
-        # (n,): the entries of the observations in a block
-        self.lines, self.positions = cells.lines, positions_in_line(cells)
+        self.kinds = kinds.index_select(0, cells.index)
+        noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
+        self.precision = 1 / noise.index_select(0, cells.index).double()
+        self.covariance = heads.packed_covariance  # (features, packed)
+        # (rows, most, latent + 1): in the order of the observations
+        self.heads = pad(heads.stacked.index_select(0, cells.index).double(), cells)
         self.has_row_weights = _have_row_weights(self.kinds)
 
     def sums(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute sums by one dense product for each row."""
-        return (
-            (pad(weights, self.cells)[:, None] @ self.second)[:, 0],
-            (pad(values, self.cells)[:, None] @ self.heads)[:, 0],
-        )
+        """Compute sums by Gram matrices of the heads, and a sparse product with the covariances."""
+        scaled = self.heads * pad(weights.sqrt(), self.cells)[:, :, None]
+        total = packed.pack(scaled.mT @ scaled)
+        total += segment_weighted_sum(self.covariance, self.cells, weights.to(self.covariance.dtype))
+        return total, (pad(values, self.cells)[:, None] @ self.heads)[:, 0]
 
     def outputs(self, now: RowPosterior) -> tuple[Tensor, Tensor]:
-        """Compute outputs by one dense product for each row."""
-        # Vector · matrix takes a sixth of the time of matrix · vector.
-        mean = append_one(now.mean)[:, None] @ self.heads.mT
-        second = _doubled_moments(now)[:, None] @ self.second.mT
-        return mean[self.lines, 0, self.positions], second[self.lines, 0, self.positions]
+        """Compute outputs by products of the heads with the rows' moments."""
+        lines, positions = self.cells.lines, positions_in_line(self.cells)
+        mean = append_one(now.mean)[:, None] @ self.heads.mT  # a sixth of the time of matrix · vector
+        moments = unpack(now.moments(), self.heads.shape[-1])
+        second = ((self.heads @ moments) * self.heads).sum(2)[lines, positions]
+        doubled = _doubled_moments(now).to(self.covariance.dtype)
+        return mean[lines, 0, positions], second + sampled_products(doubled, self.covariance, self.cells)
 
     def by_row(self, *numbers: Tensor) -> tuple[Tensor, ...]:
         """Sum each array of ``numbers`` (n,) over the observations of each row: (rows,)."""

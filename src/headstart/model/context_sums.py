@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.adapters.base import Adapter, HeadSums, OneContext, OneFeature
+from headstart.adapters.base import Adapter, ContextStack, HeadSums, OneContext, OneFeature
 from headstart.model.features import Feature
 from headstart.model.rows import RowStore, Version
 
 _MAX_BYTES = 2**26  # of all remembered sums, approximately
 _MIN_SHOTS = 8  # of a context that is worth remembering
+_OBSERVATIONS_AT_ONCE = 2048  # of contexts that are summed together
+
 _MIN_REMAINDER = 1e-4  # of a sum of precisions after a subtraction, which loses as many digits
 
 
@@ -33,18 +37,27 @@ class ContextOf(NamedTuple):
     values: NDArray[np.float64]  # (n,): on the models' scale
     weights: NDArray[np.float64] | None  # (n,): None: all 1
 
-    def context(
-        self, row_store: RowStore, version: Version, *, code: bool, chosen: NDArray[np.int64] | None = None
-    ) -> OneContext:
-        """Return the context, or its ``chosen`` observations, with a version of the rows' states."""
-        rows, values, weights = self.rows, self.values, self.weights
-        if chosen is not None:
-            rows, values = rows[chosen], values[chosen]
-            weights = None if weights is None else weights[chosen]
-        code_of, activation, noise, variance = row_store.head_inputs(rows, version, code=code)[:4]
+    def context(self, row_store: RowStore, version: Version, *, code: bool) -> OneContext:
+        """Return the context with a version of the rows' states."""
+        inputs = row_store.head_inputs(self.rows, version, code=code)[:4]
         kind, metadata, known, exposure = self.feature
-        inputs = (code_of, activation, noise, variance)
-        return OneContext(int(kind), metadata, int(known), values, *inputs, weights, float(exposure))
+        return OneContext(
+            int(kind), metadata, int(known), self.values, *inputs, self.weights, float(exposure)
+        )
+
+    def take(self, chosen: NDArray[np.int64]) -> ContextOf:
+        """Return only the ``chosen`` observations."""
+        return self._replace(
+            rows=self.rows[chosen],
+            stamps=self.stamps[chosen],
+            values=self.values[chosen],
+            weights=None if self.weights is None else self.weights[chosen],
+        )
+
+    @property
+    def filled_weights(self) -> NDArray[np.float64]:
+        """The weights of the observations, also if all are 1: (n,)."""
+        return np.ones(len(self.rows)) if self.weights is None else self.weights
 
     @property
     def kind(self) -> int:
@@ -68,10 +81,7 @@ class ContextOf(NamedTuple):
             & (other.values[at] == self.values)
         )
         if self.weights is not None or other.weights is not None:
-            weights, others = (
-                np.ones(len(part.rows)) if part.weights is None else part.weights for part in (self, other)
-            )
-            same &= others[at] == weights
+            same &= other.filled_weights[at] == self.filled_weights
         gone = np.ones(len(other.rows), dtype=bool)
         gone[at[same]] = False
         return np.flatnonzero(~same), np.flatnonzero(gone)
@@ -107,18 +117,40 @@ class ContextMemory:
         self.__init__()  # type: ignore[misc]
 
     def sums(
-        self, adapter: Adapter, feature: Feature, context: ContextOf, row_store: RowStore, version: Version
-    ) -> HeadSums:
-        """Return the sums over the ``context`` of a feature, with a version of the states of its rows."""
-        sums = None
-        old = self._remembered.get(feature.name)
-        if old is not None and old.adapter is adapter and context.same_feature(old.context):
-            sums = _update(adapter, old, context, row_store, version)
-        if sums is None:
-            sums = adapter.sum_context(context.context(row_store, version, code=adapter.reads_code))
-        if len(context.rows) >= _MIN_SHOTS:
-            self._remember(feature.name, _Remembered(adapter, context, sums))
-        return sums
+        self,
+        adapter: Adapter,
+        features: Sequence[Feature],
+        contexts: Sequence[ContextOf],
+        row_store: RowStore,
+        version: Version,
+    ) -> list[HeadSums]:
+        """Return the sums over the ``contexts`` of features, with a version of the states of their rows."""
+        wanted = _WantedSums(adapter, row_store)
+        plans: list[tuple[HeadSums | None, int, int | None]] = []  # old sums, and terms to add and subtract
+        for feature, context in zip(features, contexts, strict=True):
+            old = self._remembered.get(feature.name)
+            differences = None
+            if old is not None and old.adapter is adapter and context.same_feature(old.context):
+                differences = _differences(old.context, context)
+            if old is None or differences is None:
+                plans.append((None, wanted.want(context, None, version), None))
+                continue
+            added, gone = differences
+            less = wanted.want(old.context, gone, "fit") if len(gone) else None
+            plans.append((old.sums, wanted.want(context, added, version), less))
+        terms, results = wanted.compute(), []
+        for feature, context, (before, more, less) in zip(features, contexts, plans, strict=True):
+            sums = terms[more] if before is None else before.add(terms[more])
+            if before is not None and less is not None:
+                whole, sums = sums, sums.add(terms[less], -1)
+                if sums.total[-1] < _MIN_REMAINDER * whole.total[-1]:  # the sum of the precisions
+                    again = _WantedSums(adapter, row_store)
+                    again.want(context, None, version)
+                    (sums,) = again.compute()
+            results.append(sums)
+            if len(context.rows) >= _MIN_SHOTS:
+                self._remember(feature.name, _Remembered(adapter, context, sums))
+        return results
 
     def _remember(self, name: str, new: _Remembered) -> None:
         """Remember sums; if there are too many, forget the sums of features that were used longest ago."""
@@ -130,20 +162,56 @@ class ContextMemory:
                 self._size -= self._remembered.popitem(last=False)[1].size
 
 
-def _update(
-    adapter: Adapter, old: _Remembered, context: ContextOf, row_store: RowStore, version: Version
-) -> HeadSums | None:
-    """Return sums by adding and subtracting the terms that differ; None if this is slow or not exact."""
-    added, gone = context.differences(old.context)
-    if 2 * (len(added) + len(gone)) > len(context.rows) or old.context.stamps[gone].any():
+def _differences(before: ContextOf, context: ContextOf) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return the observations to add and to subtract; None if this is slow, or states do not exist."""
+    added, gone = context.differences(before)
+    if 2 * (len(added) + len(gone)) > len(context.rows) or before.stamps[gone].any():
         return None  # states since fit may not exist any more
-    sums = old.sums
-    if len(added):
-        more = context.context(row_store, version, code=adapter.reads_code, chosen=added)
-        sums = sums.add(adapter.sum_context(more))
-    if len(gone):
-        less = old.context.context(row_store, "fit", code=adapter.reads_code, chosen=gone)
-        before, sums = sums, sums.add(adapter.sum_context(less), -1)
-        if sums.total[-1] < _MIN_REMAINDER * before.total[-1]:  # the sum of the precisions
-            return None
-    return sums
+    return added, gone
+
+
+class _WantedSums:
+    """Sums over parts of contexts, computed together: the states of their rows are gathered at once."""
+
+    def __init__(self, adapter: Adapter, row_store: RowStore) -> None:
+        self._adapter, self._row_store = adapter, row_store
+        self._parts: list[tuple[ContextOf, Version]] = []
+
+    def want(self, context: ContextOf, chosen: NDArray[np.int64] | None, version: Version) -> int:
+        """Ask for the sums over the ``chosen`` observations of a context; return their place."""
+        self._parts.append((context if chosen is None else context.take(chosen), version))
+        return len(self._parts) - 1
+
+    def compute(self) -> list[HeadSums]:
+        """Return all sums, in the order in which they were asked for."""
+        results: dict[int, HeadSums] = {}
+        for block in self._blocks():
+            contexts, version = [self._parts[place][0] for place in block], self._parts[block[0]][1]
+            sums = self._adapter.sum_contexts(self._stack(contexts, version)).split()
+            results |= zip(block, sums, strict=True)
+        return [results[place] for place in range(len(self._parts))]
+
+    def _blocks(self) -> Iterator[list[int]]:
+        """Yield the places of parts of one version, whose observations fit in the cache."""
+        open_blocks: dict[Version, list[int]] = {}
+        sizes: dict[Version, int] = {}
+        for place, (context, version) in enumerate(self._parts):
+            sizes[version] = sizes.get(version, 0) + len(context.rows)
+            if sizes[version] > _OBSERVATIONS_AT_ONCE and version in open_blocks:
+                yield open_blocks.pop(version)
+                sizes[version] = len(context.rows)
+            open_blocks.setdefault(version, []).append(place)
+        yield from open_blocks.values()
+
+    def _stack(self, contexts: Sequence[ContextOf], version: Version) -> ContextStack:
+        """Return contexts with a version of the states of their rows."""
+        first, *others = contexts
+        rows = np.concatenate([context.rows for context in contexts]) if others else first.rows
+        values = np.concatenate([context.values for context in contexts]) if others else first.values
+        inputs = self._row_store.head_inputs(rows, version, code=self._adapter.reads_code)[:4]
+        weights = None
+        if any(context.weights is not None for context in contexts):
+            weights = np.concatenate([context.filled_weights for context in contexts])
+        ends = [0, *accumulate(len(context.rows) for context in contexts)]
+        features = OneFeature.stack([context.feature for context in contexts])
+        return ContextStack(features, ends, values, *inputs, weights)

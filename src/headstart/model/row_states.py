@@ -306,21 +306,12 @@ def _states_by_heads(
     row_prior: RowPrior | None,
 ) -> RowStates:
     """Compute the states of rows whose observations are read by references of features."""
-    backbone = model.backbone
-    latent, numbers = backbone.activation_size, cells.index.numpy()
-    kinds, as_fitted = _kinds(model, scales), scales["as_fitted"]
+    backbone, latent = model.backbone, model.backbone.activation_size
+    as_fitted = scales["as_fitted"]
     if as_fitted.all():
         return _states_by_backbone(model, cells, row_prior)
     if model.row_store.width == latent:
-        unique, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
-        heads = _use_backbone_heads(
-            model, unique, model.feature_store.heads_at(slots[first]), as_fitted[first]
-        )
-        by_head = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
-        kinds = kinds[torch.from_numpy(first)]
-        return backbone.states_from_heads(
-            by_head, heads, kinds, _backbone_positions(model, unique), row_prior
-        )
+        return backbone.states_from_heads(*_with_references(model, cells, slots, scales), row_prior)
     lines = cells.lines.numpy()
     changed = np.bincount(lines, ~as_fitted, minlength=len(cells)) > 0
     parts, order = [], [np.flatnonzero(~changed), np.flatnonzero(changed)]
@@ -330,25 +321,50 @@ def _states_by_heads(
             _states_by_backbone(model, cells.take(rows), None if row_prior is None else row_prior.take(rows))
         )
     rows, read = torch.from_numpy(order[1]), changed[lines]
-    cells, slots, as_fitted, numbers = cells.take(rows), slots[read], as_fitted[read], numbers[read]
-    kinds, learned = kinds[torch.from_numpy(read)], _learned_activations(model, cells)
+    cells, slots, scales = cells.take(rows), slots[read], scales[read]
+    learned = _learned_activations(model, cells)
     for start, stop in _blocks(cells.indptr):
         block = cells.take(torch.arange(start, stop))
         span = slice(int(cells.indptr[start]), int(cells.indptr[stop]))
-        heads = _reduce_heads(
-            model.feature_store.heads_at(slots[span]),
-            learned[start:stop][block.lines],
-            latent,
-        )
-        heads = _use_backbone_heads(model, numbers[span], heads, as_fitted[span])
-        by_head = replace(block, index=torch.arange(len(block.index)), width=len(block.index))
         prior = None if row_prior is None else row_prior.take(rows[start:stop])
-        parts.append(
-            backbone.states_from_heads(
-                by_head, heads, kinds[span], _backbone_positions(model, numbers[span]), prior
-            )
-        )
+        heads = _with_references(model, block, slots[span], scales[span], learned[start:stop])
+        parts.append(backbone.states_from_heads(*heads, prior))
     return RowStates.concatenate(parts).take(torch.from_numpy(np.argsort(np.concatenate(order))))
+
+
+def _with_references(
+    model: ModelState,
+    cells: Cells,
+    slots: NDArray[np.int64],
+    scales: NDArray[np.void],
+    learned: Tensor | None = None,
+) -> tuple[Cells, Heads, Tensor, Tensor]:
+    """Return the first arguments of ``states_from_heads`` for rows that references of features read.
+
+    ``slots`` and ``scales`` (n,) are those of the observations. The references are reduced to the activations
+    of the backbone by the ``learned`` activations of the rows (rows, learned), if there are any. Only heads
+    that differ from those of the backbone are taken from the feature store.
+    """
+    numbers, kinds, as_fitted = cells.index.numpy(), _kinds(model, scales), scales["as_fitted"]
+    own, changed = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)
+    _, first, inverse = np.unique(numbers[own], return_index=True, return_inverse=True)
+    if learned is None:
+        _, first_changed, inverse_changed = np.unique(
+            numbers[changed], return_index=True, return_inverse=True
+        )
+        changed_heads = changed[first_changed]
+        references = model.feature_store.heads_at(slots[changed_heads]).dense()
+    else:  # a reduced head depends on the row
+        changed_heads, inverse_changed = changed, np.arange(len(changed))
+        rows = cells.lines[torch.from_numpy(changed)]
+        latent = model.backbone.activation_size
+        references = _reduce_heads(model.feature_store.heads_at(slots[changed]), learned[rows], latent)
+    chosen, index = np.concatenate([own[first], changed_heads]), np.empty(len(numbers), np.int64)
+    index[own], index[changed] = inverse, len(first) + inverse_changed
+    backbone_heads = model.knowledge.heads.detach().take(torch.from_numpy(numbers[own[first]]))
+    heads = Heads.concatenate([backbone_heads, references]) if len(first) else references
+    by_head = replace(cells, index=torch.from_numpy(index), width=len(chosen))
+    return by_head, heads, kinds[torch.from_numpy(chosen)], _backbone_positions(model, numbers[chosen])
 
 
 def _row_priors(model: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowPrior | None:

@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -89,8 +89,8 @@ Update = Literal["both", "features", "rows"]
 
 UPDATES = ("both", "features", "rows")
 
-# Rows are computed one by one, and features in stacks, if there are few, or if they have many observations:
-# then the arithmetic takes longer than the overhead of a batch, and a batch would not fit in the cache.
+# Few rows are computed one by one. Features are computed in stacks if there are few, or if they have many
+# observations: then the arithmetic takes longer than the overhead of a batch, too large for the cache.
 _FEW_ROWS, _FEW_FEATURES, _MANY_OBSERVATIONS = 8, 32, 128
 _STACK = 32  # features in a stack, whose matrices fit in the cache
 
@@ -265,30 +265,12 @@ def _positions(rows: Iterable[int]) -> NDArray[np.int64]:
 def _states(
     model: ModelState, rows: Mapping[int, ObservationList], names: Sequence[str], version: Version
 ) -> RowStates | list[OneState]:
-    """Compute the states of rows from their observations: one by one, in a batch, or partly so."""
-    singles: dict[int, OneState] = {}
-    if has_single_forms(model):
-        counts = {row: len(observations.keys) for row, observations in rows.items()}
-        for row in _choose_singles(counts, _FEW_ROWS):
-            singles[row] = compute_row_state(model, row, rows[row], version)
-    if len(singles) == len(rows):
-        return [singles[row] for row in rows]
-    batch = [row for row in rows if row not in singles]
+    """Compute the states of rows from their observations: a few one by one, others in a batch."""
+    if len(rows) <= _FEW_ROWS and has_single_forms(model):
+        return [compute_row_state(model, row, rows[row], version) for row in rows]
     row_metadata = model.row_metadata
-    metadata = None if row_metadata is None else row_metadata.encoded[_positions(batch)]
-    names_in_batch = [name for row, name in zip(rows, names, strict=True) if row not in singles]
-    lists = ObservationLists.of([rows[row] for row in batch])
-    states = compute_row_states(model, lists, names_in_batch, metadata, version)
-    if not singles:
-        return states
-    singles |= zip(batch, states.split(), strict=True)
-    return [singles[row] for row in rows]
-
-
-def _choose_singles(observations: Mapping[Any, int], few: int) -> list[Any]:
-    """Return the rows or features to compute in numpy, given their numbers of ``observations``."""
-    many = [item for item, count in observations.items() if count >= _MANY_OBSERVATIONS]
-    return list(observations) if len(observations) - len(many) <= few else many
+    metadata = None if row_metadata is None else row_metadata.encoded[_positions(rows)]
+    return compute_row_states(model, ObservationLists.of(list(rows.values())), names, metadata, version)
 
 
 def _heads(
@@ -296,10 +278,10 @@ def _heads(
 ) -> Iterable[tuple[list[Feature], Heads | list[OneHead]]]:
     """Yield batches of features with their heads, computed in numpy or, if there are many, in torch."""
     if has_single_forms(model):
-        shots = {position: feature.shots for position, feature in enumerate(features)}
-        chosen = {*_choose_singles(shots, _FEW_FEATURES)}
-        stacked = [feature for position, feature in enumerate(features) if position in chosen]
-        others = [feature for position, feature in enumerate(features) if position not in chosen]
+        stacked = [feature for feature in features if feature.shots >= _MANY_OBSERVATIONS]
+        others = [feature for feature in features if feature.shots < _MANY_OBSERVATIONS]
+        if len(others) <= _FEW_FEATURES:
+            stacked, others = features, []
         for start in range(0, len(stacked), _STACK):
             stack = stacked[start : start + _STACK]
             heads = compute_heads(model, stack, version)
@@ -324,8 +306,8 @@ def compute_heads(model: ModelState, features: Sequence[Feature], version: Versi
     """
     heads: list[OneHead | None] = [None] * len(features)
     contexts: dict[int, ContextOf] = {}
-    sums: dict[int, HeadSums] = {}
-    adapter, memory = model.adapter, model.context_memory
+    summed: list[int] = []
+    adapter = model.adapter
     for position, feature in enumerate(features):
         if feature.finds_scale:
             continue
@@ -333,15 +315,18 @@ def compute_heads(model: ModelState, features: Sequence[Feature], version: Versi
         if adapter.needs_context(context.kind):
             heads[position] = _adapt_one(model, feature, context, version)
         else:
-            sums[position] = memory.sums(adapter, feature, context, model.row_store, version)
+            summed.append(position)
+    of_summed = [contexts[position] for position in summed]
+    sums = model.context_memory.sums(
+        adapter, [features[position] for position in summed], of_summed, model.row_store, version
+    )
     try:
         if len(sums) == 1:
-            ((position, one),) = sums.items()
-            heads[position] = adapter.adapt_sums(contexts[position].feature, one)
+            heads[summed[0]] = adapter.adapt_sums(of_summed[0].feature, sums[0])
         elif sums:
-            described = OneFeature.stack([contexts[position].feature for position in sums])
-            stack = adapter.adapt_sums(described, HeadSums.stack(list(sums.values())))
-            for position, head in zip(sums, stack.split(), strict=True):
+            described = OneFeature.stack([context.feature for context in of_summed])
+            stack = adapter.adapt_sums(described, HeadSums.stack(sums))
+            for position, head in zip(summed, stack.split(), strict=True):
                 heads[position] = head
     except (LinAlgError, ArithmeticError):
         return heads  # the batched form names the feature
