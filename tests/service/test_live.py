@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from headstart.errors import HeadstartError
 from headstart.model import Headstart
-from headstart.service.live_model import LiveState, apply
-from headstart.service.store import Cell, Delta
+from headstart.service.changes import AddFeature, Change, Observe, RemoveFeature, Writer
+from headstart.service.live_model import LiveModel, LiveState, apply
+from headstart.service.store import Cell, Delta, Store
 from tests.faults.models import trained
 from tests.states import state_of
 
@@ -147,3 +150,47 @@ def test_rows_known_only_by_new_features_are_told_apart() -> None:
     state = apply(state, fans)
     told = Headstart._from_state(state.model).predict(["fan", "foe"], ["f1"]).mean[:, 0]
     assert told[0] > told[1] + 0.2
+
+
+def test_changes_that_wait_together_count_as_one_by_one(tmp_path: Path) -> None:
+    """Observations are recorded and applied together: same numbers, answers, errors and predictions."""
+    trained("rating").save(tmp_path / "m")
+    changes: list[tuple[Change, str | None]] = [
+        (Observe([("u1", "f1", 5), ("u2", "f2", 1)]), None),
+        (Observe([("u3", "f1", 2)]), "key"),
+        (Observe([("u3", "f1", 4), ("nobody", "f1", 4)]), None),  # an error, without effect
+        (Observe([("u3", "f1", 2)]), "key"),  # a repetition
+        (Observe([("u1", "f1", 3)]), "other key"),  # a correction
+        (AddFeature("new", {}, {"u1": 4}), None),
+        (Observe([("u2", "new", 2), ("u4", "f3", 5)]), None),
+        (RemoveFeature("f3"), None),
+        (Observe([("u5", "f3", 5)]), None),  # an error
+        (Observe([("u5", "f1", 5)]), None),
+    ]
+    found, predictions = [], []
+    for together in (True, False):
+        live = LiveModel(Store(f"sqlite:///{tmp_path}/{together}.db"), tmp_path / "m")
+        commits: list[int] = []
+        writer = Writer(live, lambda _, plans, commits=commits: commits.append(len(plans)))
+        if together:
+            with live.lock:  # the first waits for the lock, and the others behind it
+                futures = [writer.submit(change, key, b"") for change, key in changes]
+        else:
+            futures = []
+            for change, key in changes:
+                futures.append(writer.submit(change, key, b""))
+                futures[-1].exception(30)
+        outcomes = []
+        for future in futures:
+            error = future.exception(30)
+            assert error is None or isinstance(error, HeadstartError)
+            outcomes.append(str(error) if error else (future.result().answer, future.result().repeated))
+        writer.close()
+        assert len(commits) <= 2 if together else len(commits) == len(changes)
+        found.append(outcomes)
+        again = LiveModel(live.store, tmp_path / "m")  # from the store
+        predictions += [each.snapshot.model.predict().mean for each in (live, again)]
+        live.store.close()
+    assert found[0] == found[1]
+    for prediction in predictions[1:]:
+        np.testing.assert_allclose(prediction, predictions[0], atol=1e-5)

@@ -127,8 +127,11 @@ class RowBlock:
     def cells(self) -> Cells:
         """The observations of these rows, as views.
 
-        Each access makes new cells: the cached properties of all blocks together would take much memory.
+        Each access makes new cells: the cached properties of all blocks together would take much memory. A
+        small table has one block.
         """
+        if self.rows.start == 0 and self.rows.stop == len(self.all_cells):
+            return self.all_cells
         return self.all_cells.block(self.rows.start, self.rows.stop)
 
     def parts(self, per_row: int) -> list[RowBlock]:

@@ -89,14 +89,6 @@ class Feature:
         index = int(self.rows.searchsorted(self.rows.dtype.type(row)))
         return index < len(self.rows) and int(self.rows[index]) == row
 
-    def is_observed_by_any(self, rows: NDArray[np.int64]) -> bool:
-        """Return whether any of the rows at the positions ``rows`` is in the context."""
-        if not len(self.rows):
-            return False
-        rows = rows.astype(self.rows.dtype, copy=False)
-        at = self.rows.searchsorted(rows)
-        return bool((self.rows.take(at, mode="clip") == rows).any())
-
     def value_at(self, row: int) -> float:
         """Return the value of a row in the context."""
         number = self.values[self.rows.searchsorted(self.rows.dtype.type(row))]
@@ -363,11 +355,38 @@ def _maybe_observed_since(entries: Mapping[str, Entry]) -> Iterable[str]:
     return entries.names_observed_since() if isinstance(entries, EntriesInFile) else entries
 
 
-def _replace_since(since: dict[str, Feature], entries: Mapping[str, Entry]) -> dict[str, Feature]:
-    """Return the features observed ``since`` fit after a change to ``entries``."""
-    unchanged = {name: feature for name, feature in since.items() if name not in entries}
-    changed = {name: entry.feature for name, entry in entries.items() if entry.feature.observed_since}
-    return {**unchanged, **changed}
+@dataclass(frozen=True)
+class ObservedSince:
+    """The features of a store that were observed since fit, by name."""
+
+    features: dict[str, Feature]
+
+    @classmethod
+    def of(cls, features: Iterable[Feature]) -> ObservedSince:
+        """Return those ``features`` that were observed since fit."""
+        return cls({feature.name: feature for feature in features if feature.observed_since})
+
+    def replace(self, entries: Mapping[str, Entry]) -> ObservedSince:
+        """Return the features after a change to ``entries``."""
+        unchanged = {name: feature for name, feature in self.features.items() if name not in entries}
+        return ObservedSince(unchanged | self.of(entry.feature for entry in entries.values()).features)
+
+    @cached_property
+    def _contexts(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """The ends of the features' contexts, and the rows of all contexts, one after the other."""
+        contexts = [feature.rows for feature in self.features.values()]
+        ends = np.cumsum([len(rows) for rows in contexts], dtype=np.int64)
+        return ends, np.concatenate([np.zeros(0, np.int32), *contexts])
+
+    def at(self, rows: NDArray[np.int64]) -> list[Feature]:
+        """Return the features that have any of ``rows`` in their context."""
+        ends, observed = self._contexts
+        if len(rows) == 1:
+            hits = np.flatnonzero(observed == observed.dtype.type(rows[0]))
+        else:
+            hits = np.flatnonzero(np.isin(observed, rows.astype(observed.dtype)))
+        features = list(self.features.values())
+        return [features[owner] for owner in np.unique(ends.searchsorted(hits, side="right"))]
 
 
 def remove_entry(
@@ -433,7 +452,7 @@ class FeatureStore(Mapping[str, Feature]):
         # The norms of covariances by slot, with the arena of the slots; stores of one model share the list.
         self._norms: list[tuple[Arena[Heads] | None, Tensor]] = [(None, torch.zeros(0))]
         # The features of a base that were observed since fit, with this base.
-        self._base_since: tuple[Mapping[str, Entry], dict[str, Feature]] | None = None
+        self._base_since: tuple[Mapping[str, Entry], ObservedSince] | None = None
 
     @classmethod
     def from_entries(
@@ -482,11 +501,10 @@ class FeatureStore(Mapping[str, Feature]):
         """Return the features that were observed since fit and have any of ``rows`` in their context."""
         base, recent = self._base, self._recent
         if self._base_since is None or self._base_since[0] is not base:
-            features = (base[name].feature for name in _maybe_observed_since(base))
-            since = {feature.name: feature for feature in features if feature.observed_since}
-            self._base_since = (base, since)
-        since = _replace_since(self._base_since[1], recent)
-        return [feature for feature in since.values() if feature.is_observed_by_any(rows)]
+            names = _maybe_observed_since(base)
+            self._base_since = (base, ObservedSince.of(base[name].feature for name in names))
+        of_base = [feature for feature in self._base_since[1].at(rows) if feature.name not in recent]
+        return of_base + ObservedSince.of(entry.feature for entry in recent.values()).at(rows)
 
     def slots(self, names: Iterable[object]) -> list[int]:
         """Return the slots of the current heads of these features."""
@@ -718,7 +736,7 @@ class FeatureStore(Mapping[str, Feature]):
             since, old = self._base_since, self._base
             self._base = {**self._base, **self._recent}
             if since is not None and since[0] is old:
-                self._base_since = (self._base, _replace_since(since[1], self._recent))
+                self._base_since = (self._base, since[1].replace(self._recent))
             self._recent = {}
         return self
 

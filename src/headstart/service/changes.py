@@ -44,7 +44,7 @@ from headstart.service.store import (
     insert_feature,
     insert_observations,
     insert_row,
-    record_request,
+    record_requests,
     remove_feature,
     remove_row,
     request_digest,
@@ -230,7 +230,7 @@ class Observe(Change):
 
     def record(self, connection: Connection, plan: Plan) -> int:
         """Write the change to the store."""
-        return insert_observations(connection, plan.delta.cells, plan.arrived)
+        return insert_observations(connection, [(plan.delta.cells, plan.arrived)])[0]
 
 
 @dataclass(frozen=True)
@@ -356,53 +356,96 @@ class Writer:
     def _commit(self, requests: list[_Request]) -> list[Receipt | Exception]:
         """Check, record and apply requests in one transaction; return their receipts or errors."""
         start = time.monotonic()
-        results: list[Receipt | Exception] = []
         live = self._live
         with live.lock:
             with live.store.writing() as connection:
-                first = state = live.catch_up(connection)
-                merged: dict[tuple[str, str], Cell] = {}  # observations that are recorded and not applied yet
+                batch = _Batch(live.catch_up(connection), connection)
                 for request in requests:
-                    if merged and not request.change.merges:
-                        state, merged = _apply_cells(state, merged), {}
-                    try:
-                        receipt = _record(request, state, connection)
-                    except HeadstartError as error:
-                        results.append(error)
-                        continue
-                    results.append(receipt)
-                    if receipt.plan is None:
-                        continue
-                    if request.change.merges:
-                        merged |= {(cell.row, cell.feature): cell for cell in receipt.plan.delta.cells}
-                    else:
-                        state = apply(state, receipt.plan.delta)
-                    state = replace(state, number=receipt.answer["number"])
-                if merged:
-                    state = _apply_cells(state, merged)
-            if state is not first or state is not live.snapshot.state:
-                live.publish(state)
+                    batch.add(request)
+                batch.flush()
+            if batch.state is not live.snapshot.state:
+                live.publish(batch.state)
+        results = batch.results
         plans = [result.plan for result in results if isinstance(result, Receipt) and result.plan]
         self._count(time.monotonic() - start, plans)
         return results
 
 
-def _apply_cells(state: LiveState, cells: dict[tuple[str, str], Cell]) -> LiveState:
-    return apply(state, Delta(cells=list(cells.values())))
+class _Batch:
+    """The requests of one transaction. Consecutive changes that merge are recorded and applied together.
+
+    Parameters
+    ----------
+    state : LiveState
+        The state before the requests.
+    connection : Connection
+        The transaction.
+    """
+
+    def __init__(self, state: LiveState, connection: Connection) -> None:
+        self.state, self._connection = state, connection
+        self._results: dict[int, Receipt | Exception] = {}
+        self._count = 0
+        self._waiting: list[tuple[int, _Request, Plan]] = []  # checked, neither recorded nor applied
+
+    @property
+    def results(self) -> list[Receipt | Exception]:
+        """The receipt or error of each request."""
+        return [self._results[number] for number in range(self._count)]
+
+    def add(self, request: _Request) -> None:
+        """Check a request, and record and apply it now or with those that follow."""
+        position, self._count = self._count, self._count + 1
+        same_key = request.key is not None and any(other.key == request.key for _, other, _ in self._waiting)
+        if same_key or not request.change.merges:
+            self.flush()
+        try:
+            receipt = _find_receipt(request, self._connection)
+            if receipt is None:
+                plan = request.change.plan(self.state.model)
+                self._waiting.append((position, request, plan))
+                if not request.change.merges:
+                    self.flush()
+                return
+            self._results[position] = receipt
+        except HeadstartError as error:
+            self._results[position] = error
+
+    def flush(self) -> None:
+        """Record and apply the requests that wait."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        changes = [request.change for _, request, _ in waiting]
+        plans = [plan for _, _, plan in waiting]
+        if changes[0].merges:
+            numbers = insert_observations(
+                self._connection, [(plan.delta.cells, plan.arrived) for plan in plans]
+            )
+            merged = {(cell.row, cell.feature): cell for plan in plans for cell in plan.delta.cells}
+            state = apply(self.state, Delta(cells=list(merged.values())))
+        else:
+            numbers = [changes[0].record(self._connection, plans[0])]
+            state = apply(self.state, plans[0].delta)
+        answers = [{**plan.answer, "number": number} for plan, number in zip(plans, numbers, strict=True)]
+        keyed = zip((request for _, request, _ in waiting), answers, strict=True)
+        record_requests(
+            self._connection,
+            [(request.key, request.body, answer) for request, answer in keyed if request.key is not None],
+        )
+        self.state = replace(state, number=numbers[-1])
+        for (position, _, plan), answer in zip(waiting, answers, strict=True):
+            self._results[position] = Receipt(answer, plan)
 
 
-def _record(request: _Request, state: LiveState, connection: Connection) -> Receipt:
-    """Check and record one change, unless an earlier request had the same key."""
-    if request.key is not None:
-        earlier = find_request(connection, request.key)
-        if earlier is not None:
-            body_digest, answer = earlier
-            if body_digest != request_digest(connection, request.body):
-                raise Problem(409, "this idempotency key was used with another body; use a new key")
-            return Receipt(answer, repeated=True)
-    plan = request.change.plan(state.model)
-    number = request.change.record(connection, plan)
-    answer = {**plan.answer, "number": number}
-    if request.key is not None:
-        record_request(connection, request.key, request.body, answer)
-    return Receipt(answer, plan)
+def _find_receipt(request: _Request, connection: Connection) -> Receipt | None:
+    """Return the receipt of an earlier request with the same key; None if there was none."""
+    if request.key is None:
+        return None
+    earlier = find_request(connection, request.key)
+    if earlier is None:
+        return None
+    body_digest, answer = earlier
+    if body_digest != request_digest(connection, request.body):
+        raise Problem(409, "this idempotency key was used with another body; use a new key")
+    return Receipt(answer, repeated=True)

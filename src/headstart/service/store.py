@@ -317,10 +317,10 @@ def insert_feature(
     connection: Connection, name: str, metadata: Mapping[str, Any], kind: str | None, cells: Sequence[Cell]
 ) -> int:
     """Record a new feature with its first observations; return the number of the change."""
-    number = _insert_change(connection, "add_feature", name, len(cells), ErrorSums())
+    number = _insert_change(connection, "add_feature", name, len(cells))
     line = {"name": name, "number": number, "at": now(), "kind": kind, "metadata": json.dumps(metadata)}
     connection.execute(insert(FEATURES), line)
-    _insert_cells(connection, number, cells)
+    _insert_cells(connection, [(number, cell) for cell in cells])
     return number
 
 
@@ -329,23 +329,28 @@ def insert_row(
 ) -> int:
     """Record a new row with its first observations; return the number of the change."""
     name_digest = digest_of(connection, name)
-    number = _insert_change(connection, "add_row", name_digest, len(cells), ErrorSums())
+    number = _insert_change(connection, "add_row", name_digest, len(cells))
     text = None if metadata is None else json.dumps(metadata)
     insert_rows(connection, {name_digest: {"name": name, "number": number, "at": now(), "metadata": text}})
-    _insert_cells(connection, number, cells)
+    _insert_cells(connection, [(number, cell) for cell in cells])
     return number
 
 
-def insert_observations(connection: Connection, cells: Sequence[Cell], arrived: ErrorSums) -> int:
-    """Record observations and the errors of their predictions; return the number of the change."""
-    number = _insert_change(connection, "observe", None, len(cells), arrived)
-    _insert_cells(connection, number, cells)
-    return number
+def insert_observations(
+    connection: Connection, changes: Sequence[tuple[Sequence[Cell], ErrorSums]]
+) -> list[int]:
+    """Record changes of observations with the errors of their predictions; return their numbers."""
+    lines = [_change_line("observe", None, len(cells), arrived) for cells, arrived in changes]
+    query = insert(CHANGES).returning(CHANGES.c.number, sort_by_parameter_order=True)
+    numbers = [int(number) for number in connection.execute(query, lines).scalars()]
+    numbered = zip(numbers, (cells for cells, _ in changes), strict=True)
+    _insert_cells(connection, [(number, cell) for number, cells in numbered for cell in cells])
+    return numbers
 
 
 def remove_feature(connection: Connection, name: str) -> int:
     """Record the removal of a feature and delete its observations; return the number of the change."""
-    number = _insert_change(connection, "remove_feature", name, 0, ErrorSums())
+    number = _insert_change(connection, "remove_feature", name, 0)
     connection.execute(delete(FEATURES).where(FEATURES.c.name == name))
     connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.feature == name))
     connection.execute(delete(REMOVED_FEATURES).where(REMOVED_FEATURES.c.name == name))
@@ -361,7 +366,7 @@ def remove_row(connection: Connection, name: str) -> int:
     it move other lines between pages, and leave copies of their names there.
     """
     name_digest = digest_of(connection, name)
-    number = _insert_change(connection, "remove_row", name_digest, 0, ErrorSums())
+    number = _insert_change(connection, "remove_row", name_digest, 0)
     query = select(ROWS).join(ROW_IDS, ROW_IDS.c.id == ROWS.c.id).where(ROW_IDS.c.digest == name_digest)
     for line in connection.execute(query).all():
         connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.row == line.id))
@@ -395,16 +400,21 @@ def find_request(connection: Connection, key: str) -> tuple[str, dict[str, Any]]
     return None if line is None else (line.digest, json.loads(line.answer))
 
 
-def record_request(connection: Connection, key: str, body: bytes, answer: Mapping[str, Any]) -> None:
-    """Record the answer to a request with an idempotency key, and delete old ones."""
+def record_requests(connection: Connection, requests: Sequence[tuple[str, bytes, Mapping[str, Any]]]) -> None:
+    """Record the answers to requests, given as idempotency key, body and answer; delete old ones."""
+    if not requests:
+        return
     connection.execute(delete(REQUESTS).where(REQUESTS.c.at < now() - _KEEP_REQUESTS))
-    line = {
-        "key": request_digest(connection, key.encode()),
-        "digest": request_digest(connection, body),
-        "answer": json.dumps(answer),
-        "at": now(),
-    }
-    connection.execute(insert(REQUESTS), line)
+    lines = [
+        {
+            "key": request_digest(connection, key.encode()),
+            "digest": request_digest(connection, body),
+            "answer": json.dumps(answer),
+            "at": now(),
+        }
+        for key, body, answer in requests
+    ]
+    connection.execute(insert(REQUESTS), lines)
 
 
 def request_digest(connection: Connection, content: bytes) -> str:
@@ -412,10 +422,13 @@ def request_digest(connection: Connection, content: bytes) -> str:
     return hmac.new(salt_of(connection).encode(), content, hashlib.sha256).hexdigest()
 
 
-def _insert_change(
-    connection: Connection, kind: str, name: str | None, count: int, arrived: ErrorSums
-) -> int:
-    line = {
+def _insert_change(connection: Connection, kind: str, name: str | None, count: int) -> int:
+    line = _change_line(kind, name, count, ErrorSums())
+    return int(connection.execute(insert(CHANGES).returning(CHANGES.c.number), line).scalar_one())
+
+
+def _change_line(kind: str, name: str | None, count: int, arrived: ErrorSums) -> dict[str, Any]:
+    return {
         "at": now(),
         "kind": kind,
         "name": name,
@@ -423,20 +436,19 @@ def _insert_change(
         "excess": arrived.excess if arrived.observations else None,
         "squares": arrived.squares if arrived.observations else None,
     }
-    result = connection.execute(insert(CHANGES).returning(CHANGES.c.number), line)
-    return int(result.scalar_one())
 
 
-def _insert_cells(connection: Connection, number: int, cells: Sequence[Cell]) -> None:
-    if not cells:
+def _insert_cells(connection: Connection, numbered: Sequence[tuple[int, Cell]]) -> None:
+    """Insert cells, each with the number of its change."""
+    if not numbered:
         return
-    names = list(dict.fromkeys(cell.row for cell in cells))
+    names = list(dict.fromkeys(cell.row for _, cell in numbered))
     ids = _row_ids(connection, names)
     missing = [name for name in names if name not in ids]  # rows of the fit, observed for the first time
     if missing:
         salt = salt_of(connection)
         ids |= insert_rows(connection, {digest(salt, name): {"name": name} for name in missing})
-    lines = [{**cell._asdict(), "number": number, "row": ids[cell.row]} for cell in cells]
+    lines = [{**cell._asdict(), "number": number, "row": ids[cell.row]} for number, cell in numbered]
     connection.execute(insert(OBSERVATIONS), lines)
 
 
@@ -520,8 +532,11 @@ def digest_of(connection: Connection, row: str) -> str:
 
 
 def salt_of(connection: Connection) -> str:
-    """Return the store's salt of digests."""
-    return str(connection.execute(select(FACTS.c.value).where(FACTS.c.key == "salt")).scalar_one())
+    """Return the store's salt of digests, which never changes; each connection reads it once."""
+    if "salt" not in connection.info:
+        query = select(FACTS.c.value).where(FACTS.c.key == "salt")
+        connection.info["salt"] = str(connection.execute(query).scalar_one())
+    return str(connection.info["salt"])
 
 
 def digest(salt: str, row: str) -> str:

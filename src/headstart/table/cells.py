@@ -128,7 +128,7 @@ class Cells:
         return cls(starts, small, values[order], width, None if weights is None else weights[order])
 
     def __len__(self) -> int:
-        return len(self.indptr) - 1
+        return self.indptr.shape[0] - 1  # ``len`` of a tensor takes several times as long
 
     @cached_property
     def counts(self) -> Tensor:
