@@ -394,7 +394,7 @@ class _Batch:
         return [self._results[number] for number in range(self._count)]
 
     def add(self, request: _Request) -> None:
-        """Check a request, and record and apply it now or with those that follow."""
+        """Check a request; record and apply it now, or with the following requests."""
         position, self._count = self._count, self._count + 1
         same_key = request.key is not None and any(other.key == request.key for _, other, _ in self._waiting)
         if same_key or not request.change.merges:
