@@ -1,4 +1,4 @@
-"""Draw a heat map of Headstart compared with the best reference."""
+"""Draw heat maps: Headstart compared with the best reference, and its parts."""
 
 from __future__ import annotations
 
@@ -28,15 +28,36 @@ def heatmap(summary: Summary, method: str) -> bytes:
     )
     order = {table: i for i, table in enumerate(summary.tables)}
     lines.sort(key=lambda line: (line[1] == "auroc", order[line[0]]))
-    panels = {test: _grid(summary, method, test, lines) for test in _PANELS}
-    panels = {test: found for test, found in panels.items() if found[1].size}
+    panels = {_PANELS[test]: _grid(summary, method, test, lines) for test in _PANELS}
+    splits = len({record["split"] for record in summary.records})
+    title = (
+        f"{method} against the best of the references at each place "
+        f"({splits} split{'s' if splits > 1 else ''})\n"
+        "+ is better: % of RMSE, hundredths of AUROC; boxed and bold: behind by more than 0.5 % or 0.004; "
+        "· not measured"
+    )
+    return draw(panels, lines, title, "worse  ←  best reference  →  better")
+
+
+def draw(
+    panels: dict[str, tuple[list[int], np.ndarray[Any, Any]]],
+    lines: list[tuple[str, str]],
+    title: str,
+    legend: str,
+) -> bytes:
+    """Draw a PNG with one line per table.
+
+    ``panels`` have, by title, the numbers of observations of their columns and the gains (lines, columns).
+    ``lines`` are pairs of a table and its metric; ``legend`` describes the colours.
+    """
+    panels = {name: found for name, found in panels.items() if found[1].size}
     widths = [found[1].shape[1] for found in panels.values()]
     figure = Figure(figsize=(3.4 + 0.62 * sum(widths), 2.4 + 0.3 * len(lines)), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True, width_ratios=widths))
     # Without its darkest ends, so that numbers stay readable in black.
     shades = matplotlib.colormaps["RdBu"](np.linspace(0.2, 0.8, 256))
     colours = ListedColormap(shades).with_extremes(bad="white")
-    for axis, (test, (shots, values)) in zip(axes, panels.items(), strict=True):
+    for axis, (name, (shots, values)) in zip(axes, panels.items(), strict=True):
         drawn = axis.imshow(
             np.ma.masked_invalid(np.maximum(values, -1e9)),
             cmap=colours,
@@ -44,22 +65,15 @@ def heatmap(summary: Summary, method: str) -> bytes:
             vmax=_LIMIT,
             aspect="auto",
         )
-        axis.set_title(_PANELS[test], fontsize=10)
+        axis.set_title(name, fontsize=10)
         axis.set_xticks(range(len(shots)), [str(k) for k in shots])
         axis.tick_params(length=0)
         for (i, j), value in np.ndenumerate(values):
             _write(axis, i, j, value, lines[i][1])
     axes[0].set_yticks(range(len(lines)), [f"{table} ({metric.upper()})" for table, metric in lines])
     bar = figure.colorbar(drawn, ax=list(axes), shrink=0.6, pad=0.01, extend="both")
-    bar.set_label("worse  ←  best reference  →  better", fontsize=9)
-    splits = len({record["split"] for record in summary.records})
-    figure.suptitle(
-        f"{method} against the best of the references at each place "
-        f"({splits} split{'s' if splits > 1 else ''})\n"
-        "+ is better: % of RMSE, hundredths of AUROC; boxed and bold: behind by more than 0.5 % or 0.004; "
-        "· not measured",
-        fontsize=11,
-    )
+    bar.set_label(legend, fontsize=9)
+    figure.suptitle(title, fontsize=11)
     file = BytesIO()
     figure.savefig(file, format="png", dpi=130)
     return file.getvalue()

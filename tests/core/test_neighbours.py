@@ -200,7 +200,7 @@ def test_outputs_are_sums_over_observed_neighbours_whatever_else_is_asked(knowle
 def test_a_local_part_moves_the_predictions_of_its_features_only(knowledge: Knowledge) -> None:
     neighbours = Neighbours(knowledge)
     weights = neighbours.stack([LocalWeights(np.arange(FEATURES), np.full(FEATURES, 0.1))])
-    local = LocalPart(3, np.array([1]), weights)
+    local = LocalPart(3, np.array([1]), weights, np.array([False]), LocalStrengths())
     kinds = knowledge.kinds[:3]
     outputs = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
     predictive = Predictive(
@@ -223,6 +223,29 @@ def test_a_local_part_moves_the_predictions_of_its_features_only(knowledge: Know
     assert taken.size == 4
     cells = Cells.from_pairs(torch.tensor([1, 1, 2]), torch.tensor([4, 9, 4]), torch.zeros(3), 3, ROWS)
     assert local.shifts_at(cells, neighbours.residuals) == pytest.approx([*steps, 0.0])
+
+
+def test_the_strength_of_known_features_depends_on_the_row(knowledge: Knowledge) -> None:
+    neighbours, strengths = Neighbours(knowledge), LocalStrengths(known=(0, 0, 0, 0, 0.5, 1, 1, 1, 1))
+    rows = neighbours.residuals[[4, 9, 5]]
+    rows = vstack([rows[:2], csr_array(rows[2:].multiply(np.arange(FEATURES) < 12))], format="csr")
+    rows.eliminate_zeros()
+    weights = neighbours.stack([LocalWeights(np.arange(FEATURES), np.full(FEATURES, 0.1))] * 2)
+    local = LocalPart(2, np.arange(2), weights, np.array([False, True]), strengths)
+    counts = np.diff(rows.indptr)
+    assert counts[0] >= 16 > counts[2]
+    factors = [np.interp(np.log1p(n), np.log1p(VALIDATION_SHOTS), strengths.known) for n in counts]
+    cells = Cells.from_pairs(torch.tensor([0, 0, 0, 1, 1, 1]), torch.arange(6) % 3, torch.zeros(6), 2, 3)
+    shifts = local.shifts_at(cells, rows)
+    assert shifts[3:] == pytest.approx(shifts[:3] * factors)
+    outputs = torch.zeros(3, 2, dtype=torch.float64)
+    noise, kinds = torch.tensor(0.3), knowledge.kinds[:2]
+    predictive = Predictive(outputs, torch.zeros_like(outputs), noise, kinds, knowledge.likelihood)
+    moved = local.shift(predictive, rows).logits - outputs
+    assert moved[:, 1].tolist() == pytest.approx((moved[:, 0].numpy() * factors).tolist())
+    numbers, terms = local.take(np.array([1])).terms(rows[[2]])
+    assert terms.sum() == pytest.approx(shifts[5])
+    assert set(numbers.tolist()) <= set(range(12))
 
 
 def test_weights_are_interpolated_between_numbers_of_shots(knowledge: Knowledge) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from tests.states import state_of, with_state
 
 from headstart import Headstart, Table
-from headstart.core.neighbours import LocalStrengths, weighted_sums
+from headstart.core.neighbours import LocalStrengths, neighbours_of, weighted_sums
 from headstart.model.local import local_part, reference_residuals, row_residuals
 from headstart.model.prediction import predict_one_cell, predict_pairs
+from headstart.training.known_neighbours import fit_known_weights
 
 ROWS, GROUPS, SIZE = 120, 15, 4
 NEW = [f"q{number:02d}" for number in range(0, GROUPS * SIZE, 5)]
@@ -93,11 +95,87 @@ def test_without_groups_a_local_part_changes_little() -> None:
     assert error(model, targets) < 1.02 * error(with_state(model, local=None), targets)
 
 
-def test_known_features_have_no_local_part() -> None:
+def test_known_features_have_a_local_part_if_the_judge_chose_it() -> None:
     model, plain = fitted(), with_state(fitted(), local=None)
     known = [name for name in model.features if name not in NEW]
     assert np.array_equal(model.predict(features=known).mean, plain.predict(features=known).mean)
     assert not np.array_equal(model.predict(features=NEW[:2]).mean, plain.predict(features=NEW[:2]).mean)
+    moved = with_known(model)
+    assert not np.allclose(moved.predict(features=known).mean, plain.predict(features=known).mean)
+    assert np.array_equal(moved.predict(features=NEW[:2]).mean, model.predict(features=NEW[:2]).mean)
+
+
+@cache
+def known_weights() -> Any:
+    """The weights of known features of ``fitted``, estimated from its table."""
+    state = state_of(fitted())
+    heads = state.feature_store.heads_at(np.array(state.feature_store.slots(state.backbone_features))).dense()
+    features = torch.arange(len(state.backbone_features))
+    parts = state.backbone, state.adapter, state.knowledge, heads, features
+    return neighbours_of(state.knowledge).stack(fit_known_weights(*parts, seed=0))
+
+
+def with_known(model: Headstart, strength: float = 1.0) -> Headstart:
+    """Return the model with a local part of known features."""
+    weights = known_weights().copy()
+    weights.data = weights.data.astype(np.float32).astype(np.float64)
+    strengths = STRENGTHS.revised(known=(0.0, *(strength,) * 8))
+    return with_state(model, local=strengths, known_weights=weights)
+
+
+def test_weights_of_known_features_find_their_groups() -> None:
+    state, weights = state_of(fitted()), known_weights().toarray()
+    assert np.array_equal(np.diag(weights), np.zeros(len(weights)))
+    group = np.array([int(name[1:]) // SIZE for name in state.backbone_features])
+    same = group[:, None] == group
+    np.fill_diagonal(same, val=False)
+    assert weights[same].mean() > 5 * np.abs(weights[~same]).mean()
+
+
+def test_rows_outside_the_table_are_predicted_better_with_neighbours() -> None:
+    values = answers(1.0)
+    known, rows = [name for name in values if name not in NEW], [f"u{row:03d}" for row in range(100, ROWS)]
+    table = {name: {row: x for row, x in values[name].items() if row not in rows} for name in known}
+    model = Headstart(quiet=True).fit(table_of(table))
+    assert state_of(model).known_weights is not None
+    guests = {row: {name: values[name][row] for name in known[::2] if row in values[name]} for row in rows}
+    truth = np.array([[values[name].get(row, np.nan) for name in known[1::2]] for row in rows])
+    errors = [
+        np.sqrt(np.nanmean((each.predict(guests, known[1::2]).mean - truth) ** 2))
+        for each in (model, with_state(model, known_weights=None))
+    ]
+    assert errors[0] < 0.98 * errors[1]
+    found = model.predict(guests, known[1::2])
+    low, high = found.interval(0.9)
+    inside = (truth >= low) & (truth <= high)
+    assert 0.85 < inside[~np.isnan(truth)].mean() < 0.96
+
+
+def test_every_verb_moves_known_features_alike(tmp_path: Path) -> None:
+    model, row = with_known(fitted()), "u007"
+    name = next(name for name in model.features if name not in NEW and row not in answers(1.0)[name])
+    mean = float(model.predict(rows=[row], features=[name]).mean[0, 0])
+    state = state_of(model)
+    assert predict_one_cell(state, row, name, 0.9).mean == pytest.approx(mean, abs=1e-9)
+    pairs = np.array([state.rows.position(row)]), [name], np.zeros(1, np.int64)
+    assert predict_pairs(state, *pairs, 0.9)[0][0] == pytest.approx(mean, abs=1e-9)
+    listed = model.recommend(row, n=len(model.features), exclude_observed=False)
+    assert dict(zip(listed.names, listed.mean.tolist(), strict=True))[name] == pytest.approx(mean, abs=1e-9)
+    whole = model.predict().mean[model.rows.index(row)]
+    assert listed.score.tolist() == pytest.approx(sorted(whole, reverse=True), abs=1e-6)
+    guest = model.predict({"guest": values_of(row)}, [name]).mean[0, 0]
+    assert guest == pytest.approx(mean, abs=1e-4)
+    explanation = model.explain(row, name)
+    assert explanation.output == pytest.approx(mean, abs=1e-6)
+    terms = {part.name: part.value for part in explanation.contributions if part.source == "neighbour"}
+    assert terms.keys() <= values_of(row).keys()
+    plain = with_state(model, local=None).explain(row, name)
+    assert explanation.output - plain.output == pytest.approx(sum(terms.values()), abs=1e-5)
+    half = with_known(fitted(), 0.5).predict(rows=[row], features=[name]).mean[0, 0]
+    assert half - plain.output == pytest.approx(0.5 * (mean - plain.output), abs=1e-6)
+    model.save(tmp_path / "model")
+    for other in (Headstart.load(tmp_path / "model"), pickle.loads(pickle.dumps(model))):
+        assert np.array_equal(other.predict().mean, model.predict().mean)
 
 
 def values_of(row: str) -> dict[str, float]:

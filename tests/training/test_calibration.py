@@ -313,7 +313,7 @@ def test_known_features_are_calibrated_on_held_out_rows(limits: Limits) -> None:
     nothing, likelihood = torch.zeros(count).double(), Likelihood(LikelihoodConfig(rating_link="identity"))
     predictive = Predictive(nothing, nothing, nothing + 1, kinds, likelihood)
     row = torch.arange(count) % 100
-    rows = RowOutcomes(Outcome(predictive, truth, row, torch.zeros(count).bool()), shots)
+    rows = RowOutcomes(Outcome(predictive, truth, row, torch.zeros(count).bool()), shots, shots)
     after = before.fit_known(rows)
     assert torch.equal(after.factor(shots, kinds), before.factor(shots, kinds))  # those of new features
     factors = after.factor(shots, kinds, torch.ones(count).bool())

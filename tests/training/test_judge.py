@@ -31,7 +31,7 @@ from headstart.datasets import synthetic_clicks, synthetic_diagnoses, synthetic_
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
-from headstart.training.calibration import Outcome
+from headstart.training.calibration import Outcome, RowOutcomes
 from headstart.training.comparison import (
     CandidateOutcomes,
     add_zeros,
@@ -44,7 +44,14 @@ from headstart.training.comparison import (
     weighted_ndcg,
 )
 from headstart.training.episodes import cross_fitted_tasks
-from headstart.training.judge import Judge, draw_folds, fit_local_strengths, means_apply, train_best
+from headstart.training.judge import (
+    Judge,
+    draw_folds,
+    fit_known_strengths,
+    fit_local_strengths,
+    means_apply,
+    train_best,
+)
 from headstart.training.meta_training import validation_episodes
 from headstart.training.recipe import AdapterTrainer, Recipe, prepare, train
 from headstart.training.table_inputs import feature_batch, modelled_table
@@ -470,6 +477,32 @@ def test_chosen_features_may_be_worse_by_chance_but_similar_ones_must_win() -> N
     few = fit_local_strengths(CandidateOutcomes({0: outcome_with_local((0.8, 0.8), 0, features=6)}))
     assert few is not None
     assert few[0].at(0) == (0.0, 1.0)
+
+
+def rows_with_local(strengths: dict[int, float], seed: int) -> RowOutcomes:
+    """Outcomes at 40 rows, by number of observations; the local part explains these shares of residuals."""
+    parts = []
+    for turn, strength in enumerate(strengths.values()):
+        outcome = outcome_with_local((strength, 0.0), seed + turn)
+        assert outcome.local is not None
+        parts.append(replace(outcome, local=outcome.local[:, :1]))
+    observed = torch.cat([torch.full_like(part.feature, k) for k, part in zip(strengths, parts, strict=True)])
+    return RowOutcomes(concatenate_outcomes(parts), observed, observed)
+
+
+def test_local_parts_of_known_features_must_lower_the_error_at_rows() -> None:
+    strengths, rows = fit_known_strengths(rows_with_local({1: 0.4, 4: 1.0, 8: 1.0}, 0))
+    assert strengths == (0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    before = rows_with_local({1: 0.4, 4: 1.0, 8: 1.0}, 0).outcome
+    moved = rows.outcome.predictive.mean - before.predictive.mean
+    assert before.local is not None
+    expected = torch.where(rows.observed >= 4, 0.5 * before.local[:, 0], 0.0)
+    torch.testing.assert_close(moved, expected, atol=1e-5, rtol=0)
+    found = [any(fit_known_strengths(rows_with_local({4: 0.0}, seed))[0]) for seed in range(20)]
+    assert sum(found) <= 1
+    plain = rows_with_local({4: 1.0}, 0)
+    plain = replace(plain, outcome=replace(plain.outcome, local=None))
+    assert fit_known_strengths(plain) == ((0.0,) * 9, plain)
 
 
 # -- clicks ---------------------------------------------------------------------------------------------

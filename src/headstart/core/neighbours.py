@@ -24,6 +24,8 @@ the noises ε_j, then Σ_j a_j·R_ij is its mean given the row, to first order i
 observations of the row: residuals of a row with few are small because its state was fitted to them, and that
 is the right size. No correction by leverage is needed.
 
+The weights of a known feature come from the same regression, with ρ = 0 and the observations of the table
+(``training.known_neighbours``). They never change, and s depends on the number of observations of the row.
 ``model.local`` defines the residuals of rows that were added or observed after ``fit``.
 """
 
@@ -33,7 +35,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -69,11 +71,19 @@ _ROUNDING = 1e-7  # relative difference of gains that are equal: the choice must
 _NUMBERS_AT_ONCE = 2**22  # of a dense block of residuals or weights
 
 
-class LocalStrengths(Config):
-    """The strengths ρ and s of the local part at each of ``VALIDATION_SHOTS``."""
+_NO_STRENGTHS = (0.0,) * len(VALIDATION_SHOTS)
 
-    similar: tuple[float, ...] = Field(min_length=len(VALIDATION_SHOTS), max_length=len(VALIDATION_SHOTS))
-    chosen: tuple[float, ...] = Field(min_length=len(VALIDATION_SHOTS), max_length=len(VALIDATION_SHOTS))
+_AtShots = Annotated[
+    tuple[float, ...], Field(min_length=len(VALIDATION_SHOTS), max_length=len(VALIDATION_SHOTS))
+]
+
+
+class LocalStrengths(Config):
+    """The strengths of local parts at each of ``VALIDATION_SHOTS``."""
+
+    similar: _AtShots = _NO_STRENGTHS  # ρ of new features, by their shots
+    chosen: _AtShots = _NO_STRENGTHS  # s of new features, by their shots
+    known: _AtShots = _NO_STRENGTHS  # s of known features, by the number of observations of the row
 
     def at(self, shots: float) -> tuple[float, float]:
         """Return ρ and s at one number of shots, interpolated linearly in log(1 + shots)."""
@@ -82,6 +92,13 @@ class LocalStrengths(Config):
             for part in (self.similar, self.chosen)
         )
         return similar, chosen
+
+    def at_rows(self, observations: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return s of known features at rows with these numbers of ``observations`` (rows,): (rows,)."""
+        strengths: NDArray[np.float64] = interpolate_at_shots(
+            VALIDATION_SHOTS, np.array(self.known), observations
+        )
+        return strengths
 
 
 class LocalWeights(NamedTuple):
@@ -389,12 +406,14 @@ class LocalPart:
     size: int  # the number of features in the sequence
     positions: NDArray[np.int64]  # (p,): of the features with a local part, ascending
     weights: csr_array  # (p, known features)
+    known: NDArray[np.bool_]  # (p,): whether they are known features, whose strength depends on the row
+    strengths: LocalStrengths
 
     @classmethod
     def of_new(cls, weights: csr_array) -> LocalPart:
         """Return the local part of a sequence of new features that all have ``weights``."""
         count = weights.shape[0]
-        return cls(count, np.arange(count), weights)
+        return cls(count, np.arange(count), weights, np.zeros(count, bool), LocalStrengths())
 
     def take(self, features: NDArray[np.int64]) -> LocalPart:
         """Return the local part of the ``features`` at these positions of the sequence, in this order."""
@@ -402,7 +421,8 @@ class LocalPart:
         lines[self.positions] = np.arange(len(self.positions))
         lines = lines[features]
         positions = np.flatnonzero(lines >= 0)
-        return LocalPart(len(features), positions, self.weights[lines[positions]])
+        lines = lines[positions]
+        return LocalPart(len(features), positions, self.weights[lines], self.known[lines], self.strengths)
 
     def terms(self, residuals: csr_array) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the terms a_j·R_ij that are not 0, of a single feature at one row.
@@ -412,6 +432,8 @@ class LocalPart:
         """
         weights = self.weights[[0]].toarray()[0]
         terms = residuals.data * weights[residuals.indices]
+        if self.known[0]:
+            terms = terms * self._row_strengths(residuals)[0]
         there = np.flatnonzero(terms)
         return residuals.indices[there].astype(np.int64), terms[there]
 
@@ -422,8 +444,10 @@ class LocalPart:
         """
         if residuals is None or not residuals.nnz or not len(self.positions):
             return predictive
-        shifts = np.zeros((residuals.shape[0], self.size))
-        shifts[:, self.positions] = weighted_sums(residuals, self.weights)
+        shifts, sums = np.zeros((residuals.shape[0], self.size)), weighted_sums(residuals, self.weights)
+        if self.known.any():
+            sums[:, self.known] *= self._row_strengths(residuals)[:, None]
+        shifts[:, self.positions] = sums
         return predictive.shifted(torch.from_numpy(shifts).to(predictive.logits))
 
     def shift_cells(self, predictive: Predictive, cells: Cells, residuals: csr_array) -> Predictive:
@@ -450,7 +474,14 @@ class LocalPart:
             owner = np.repeat(np.arange(len(part)), np.diff(observed.indptr))
             terms = observed.data * dense[(places[part] - first)[owner], observed.indices]
             shifts[part] = np.bincount(owner, terms, len(part))
+        if self.known.any():
+            known = asked[self.known[places[asked]]]
+            shifts[known] *= self._row_strengths(residuals)[rows[known]]
         return shifts
+
+    def _row_strengths(self, residuals: csr_array) -> NDArray[np.float64]:
+        """Return the strengths of known features at the rows of ``residuals``: (rows,)."""
+        return self.strengths.at_rows(np.diff(residuals.indptr))
 
 
 def weighted_sums(residuals: csr_array, weights: csr_array) -> NDArray[np.float64]:

@@ -27,7 +27,8 @@ from headstart.evaluate.splits import FeatureSplit
 from headstart.table import Cells, Table
 from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL, Calibration
-from headstart.training.recipe import TrainedParts
+from headstart.training.known_neighbours import fit_known_weights
+from headstart.training.recipe import TrainedAdapter, TrainedParts
 from headstart.training.table_inputs import feature_batch, modelled_table
 
 if TYPE_CHECKING:
@@ -155,13 +156,24 @@ def rows_for(
 
 
 def features_for(
-    heads: Heads, states: RowStates, kinds: Tensor, likelihood: Likelihood
+    heads: Heads,
+    states: RowStates,
+    kinds: Tensor,
+    likelihood: Likelihood,
+    local: LocalPart | None = None,
+    residuals: csr_array | None = None,
 ) -> Callable[[slice], Tensor]:
-    """Return a function that scores all ``heads`` for a slice of rows: (rows of the slice, heads)."""
+    """Return a function that scores all ``heads`` for a slice of rows: (rows of the slice, heads).
+
+    The features have the ``local`` part, and the rows of ``states`` the ``residuals``.
+    """
 
     @torch.no_grad()
     def scores(part: slice) -> Tensor:
-        return predict_grid(heads, states.take(part), kinds, likelihood).mean
+        predictive = predict_grid(heads, states.take(part), kinds, likelihood)
+        if local is not None and residuals is not None:
+            predictive = local.shift(predictive, residuals[part])
+        return predictive.mean
 
     return scores
 
@@ -314,27 +326,53 @@ def score_rows(
     adapter, calibration, likelihood = part.adapter, part.calibration, knowledge.likelihood
     trained_states = adapter.refine(knowledge.states)
 
-    def states(shots: int) -> RowStates:
-        return adapter.refine(trained.backbone.states(rows.context(shots)))
+    def states(shots: int) -> tuple[RowStates, csr_array | None]:
+        """Return the states of rows and, if there are local parts, their residuals."""
+        context = rows.context(shots)
+        now = trained.backbone.states(context)
+        residuals = None if part.local is None else neighbours_of(knowledge).residuals_at(now, context)
+        return adapter.refine(now), residuals
 
     known = test.all_known if ranking else test.known
     all_heads = known_heads(adapter, knowledge, known, trained_states)
     heads = all_heads.take(rows.features) if ranking else all_heads
+    positions = torch.arange(len(known)) if ranking else rows.features
+    all_local = _known_local_part(trained, part, all_heads, positions, test.all_known)
+    local = all_local.take(rows.features.numpy()) if ranking and all_local else all_local
     runs = []
     for shots in rows.shots:
-        now = states(shots)
+        now, residuals = states(shots)
         predictive = rows.predict(heads, now, likelihood)
+        if local is not None and residuals is not None:
+            predictive = local.shift_cells(predictive, rows.targets, residuals)
         scores = score_targets(rows, predictive, test.known.shots, calibration)
         if ranking:
-            scores |= score_lists(features_for(all_heads, now, known.kinds, likelihood), rows.lists())
+            ranked = features_for(all_heads, now, known.kinds, likelihood, all_local, residuals)
+            scores |= score_lists(ranked, rows.lists())
         runs += runs_of(scores, split, method, None, shots)
     if test.both is not None:
         context = test.new.context(NEW_CELL_SHOTS)
         new_heads = heads_of(adapter, context, trained_states)
-        predictive = test.both.predict(new_heads, states(NEW_CELL_SHOTS), likelihood)
+        now, residuals = states(NEW_CELL_SHOTS)
+        predictive = test.both.predict(new_heads, now, likelihood)
+        if part.local is not None and residuals is not None:
+            new_part = local_part_of(knowledge, new_heads, context, trained_states, part.local)
+            predictive = new_part.shift_cells(predictive, test.both.targets, residuals)
         scores = score_targets(test.both, predictive, context.shots, calibration)
         runs += runs_of(scores, split, method, NEW_CELL_SHOTS, NEW_CELL_SHOTS)
     return runs
+
+
+def _known_local_part(
+    trained: TrainedParts, part: TrainedAdapter, heads: Heads, features: Tensor, known: FeatureBatch
+) -> LocalPart | None:
+    """Return the local part of known ``features`` (positions) with ``heads``; None if they have none."""
+    if part.local is None or not any(part.local.known):
+        return None
+    parts = trained.backbone, part.adapter, trained.knowledge, heads, features, known.groups
+    weights = neighbours_of(trained.knowledge).stack(fit_known_weights(*parts, seed=0))
+    count = len(features)
+    return LocalPart(count, np.arange(count), weights, np.ones(count, bool), part.local)
 
 
 def known_heads(adapter: Adapter, knowledge: Knowledge, known: FeatureBatch, states: RowStates) -> Heads:

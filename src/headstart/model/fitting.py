@@ -22,10 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from headstart.adapters.base import ADAPTERS, require_linear_heads
 from headstart.backbones.base import BACKBONES, Backbone
 from headstart.core.devices import CPU
+from headstart.core.neighbours import neighbours_of
 from headstart.core.types import Knowledge, RowStates
 from headstart.distributed import (
     gather_texts,
@@ -69,8 +71,9 @@ from headstart.table.names import sort_key
 from headstart.table.times import age_weights
 from headstart.training.calibration import USUAL_LEVEL
 from headstart.training.judge import Judgement, train_best
+from headstart.training.known_neighbours import fit_known_weights
 from headstart.training.recipe import AUTO, TrainedParts, train
-from headstart.training.table_inputs import feature_batch, modelled_table
+from headstart.training.table_inputs import feature_batch, modelled_table, table_groups
 
 MIN_FEATURES_TO_FIT = 4  # with observations, in a table that can be fitted
 
@@ -297,7 +300,30 @@ def build_state(
         feature_store = model.feature_store.put([features[i] for i in train_features], heads)
         model = replace(model, feature_store=feature_store)
     _round_covariances(knowledge)
-    return _compact_covariances(_make_heads(model, [feature for feature in features if not feature.fixed]))
+    model = _make_heads(model, [feature for feature in features if not feature.fixed])
+    return _compact_covariances(_with_known_weights(model, table_groups(table.with_features(train_features))))
+
+
+def _with_known_weights(model: ModelState, groups: Tensor | None) -> ModelState:
+    """Return the model with the weights of known features' local parts, if the judge chose these.
+
+    ``groups`` are the categories of the features (``table_groups``).
+    """
+    if model.local is None or not any(model.local.known):
+        return model
+    slots = model.feature_store.slots(model.backbone_features)
+    weights = fit_known_weights(
+        model.backbone,
+        model.adapter,
+        model.knowledge,
+        model.feature_store.heads_at(np.array(slots)).dense(),
+        torch.arange(len(slots)),
+        groups,
+        seed=model.settings.random_state,
+    )
+    stacked = neighbours_of(model.knowledge).stack(weights)
+    stacked.data = stacked.data.astype(np.float32).astype(np.float64)  # the precision of saved models
+    return replace(model, known_weights=stacked)
 
 
 def _build_features(table: Table, in_backbone: set[int], *, fixed: bool, aging: bool) -> list[Feature]:

@@ -38,8 +38,8 @@ def local_part(
 ) -> LocalPart | None:
     """Return the local part of the predictions of ``features``; None if none has one.
 
-    Features of the backbone have none. The heads of the features are in ``slots``, by default in the order of
-    the features; a feature is None where a slot is not in use.
+    The heads of the features are in ``slots``, by default in the order of the features; a feature is None
+    where a slot is not in use.
     """
     if model.local is None:
         return None
@@ -49,24 +49,37 @@ def local_part(
 def _compute_local_part(
     model: ModelState, features: Sequence[Feature | None], slots: NDArray[np.int64] | None
 ) -> LocalPart | None:
-    added = [
-        position
-        for position, feature in enumerate(features)
-        if feature is not None and not feature.in_backbone
-    ]
-    if not added:
-        return None
-    known, weights = model.local_cache.weights(model.feature_store.arena, model.knowledge), []
-    for position in added:
+    cached = model.local_cache.weights(model.feature_store.arena, model.knowledge)
+    positions, weights, known = [], [], []
+    for position, feature in enumerate(features):
+        if feature is None or (feature.in_backbone and model.known_weights is None):
+            continue
         slot = position if slots is None else int(slots[position])
-        if slot not in known:
-            known[slot] = _weights_of_one(model, cast(Feature, features[position]), slot)
-        weights.append(known[slot])
-    return LocalPart(len(features), np.array(added), neighbours_of(model.knowledge).stack(weights))
+        if feature.in_backbone:
+            of_feature = _weights_of_known(model, feature)
+        elif slot in cached:
+            of_feature = cached[slot]
+        else:
+            of_feature = cached[slot] = _weights_of_new(model, feature, slot)
+        positions.append(position)
+        weights.append(of_feature)
+        known.append(feature.in_backbone)
+    if not positions:
+        return None
+    stacked, strengths = neighbours_of(model.knowledge).stack(weights), cast(LocalStrengths, model.local)
+    return LocalPart(len(features), np.array(positions), stacked, np.array(known), strengths)
+
+
+def _weights_of_known(model: ModelState, feature: Feature) -> LocalWeights:
+    """Return the weights of a feature of the backbone."""
+    weights = cast("csr_array", model.known_weights)
+    number = model.feature_store.number(feature.name)
+    span = slice(*weights.indptr[number : number + 2])
+    return LocalWeights(weights.indices[span], weights.data[span])
 
 
 @torch.no_grad()
-def _weights_of_one(model: ModelState, feature: Feature, slot: int) -> LocalWeights:
+def _weights_of_new(model: ModelState, feature: Feature, slot: int) -> LocalWeights:
     """Compute the weights of one new feature from its context and its head in ``slot``.
 
     Features are computed one by one, so that the result does not depend on others.

@@ -847,7 +847,7 @@ def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> Ce
     if (row, owner_of(feature)) in model.not_applicable:
         return CellPrediction(np.nan, np.nan, np.nan, np.nan)
     kind = model.kind_of(feature)
-    has_local_part = model.local is not None and not feature.in_backbone
+    has_local_part = model.local is not None and (not feature.in_backbone or model.known_weights is not None)
     ordinal = isinstance(feature.kind.margin, Ordinal)
     if has_local_part or ordinal or is_level(feature):  # all levels are predicted
         states = model.row_store.take(np.array([model.rows.position(row)]))

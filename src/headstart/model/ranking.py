@@ -127,8 +127,11 @@ def scores(
         mean = replace(criterion, by="mean")
         usual = scores(model, mean, candidates, average_row(model), dtype)
         return scores(model, mean, candidates, states, dtype) - usual
-    if criterion.by == "mean" and candidates.local is None and _is_linear(model, candidates):
-        return grid_logits(candidates.heads, states, dtype)
+    if criterion.by == "mean" and _is_linear(model, candidates):
+        if candidates.local is None:
+            return grid_logits(candidates.heads, states, dtype)
+        candidates = replace(candidates, heads=replace(candidates.heads, covariance=None))
+        states = replace(states, variance=None)
     return _score(model, criterion, candidates, states, _predict(model, candidates, states, dtype))
 
 

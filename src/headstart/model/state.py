@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -46,6 +46,9 @@ from headstart.table.words import Words
 from headstart.training.calibration import USUAL_LEVEL, Calibration
 from headstart.training.judge import Judgement
 from headstart.training.recipe import AUTO, Recipe
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 def _adapter(choice: object) -> object:
@@ -347,7 +350,9 @@ class ModelState:
     # outlier of the knowledge's cells was winsorised, or all features have contexts
     table_values: NDArray[np.float64] | None = None
     arrivals: int = 0  # the arrival of the next observation
-    local: LocalStrengths | None = None  # of the local part of new features; None: without it
+    local: LocalStrengths | None = None  # of local parts; None: without them
+    # (features, features): the weights of local parts of the backbone's features; None: they have none
+    known_weights: csr_array | None = None
     words: Words = field(default_factory=Words)  # what rows, features and values are called
     not_applicable: NotApplicable = NO_CELLS  # cells that are not predicted
     local_cache: LocalCache = field(default_factory=LocalCache)

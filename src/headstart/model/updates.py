@@ -658,7 +658,7 @@ _SMALL_SAMPLE = 8.0  # the limit of a feature with an estimated scale is larger 
 class Forecast(NamedTuple):
     """Predictions of observations before these are added to the model, on the scale of the model.
 
-    They are without the local part of new features, which takes as long as the update itself and moves a
+    They are without the local part, which takes as long as the update itself and moves a
     prediction by a fraction of a standard deviation.
     """
 

@@ -55,7 +55,7 @@ class Outcome:
     feature: Tensor  # (n,): the feature of each value
     binary: Tensor  # (n,): whether the feature is binary, even if the model treats it as a number
     weights: Tensor | None = None  # (n,): of the values; None: all 1
-    # (n, 2): residuals of neighbours by which the two local parts move a prediction at strength 1
+    # (n, parts): residuals of neighbours by which the local part moves a prediction at strength 1
     local: Tensor | None = None
 
     def at(self, values: slice) -> Outcome:
@@ -69,6 +69,19 @@ class Outcome:
         """Multiply ``numbers`` of the values (n,) by their weights."""
         return numbers if self.weights is None else numbers * self.weights.to(numbers.dtype)
 
+    def take(self, values: Tensor) -> Outcome:
+        """Return the outcome of the ``values`` in a mask (n,)."""
+        predictive = self.predictive
+        parts = {name: getattr(predictive, name)[values] for name in ("logits", "variance", "noise", "kinds")}
+        optional = (None if part is None else part[values] for part in (self.weights, self.local))
+        return Outcome(
+            replace(predictive, **parts),
+            self.truth[values],
+            self.feature[values],
+            self.binary[values],
+            *optional,
+        )
+
     @property
     def features(self) -> int:
         """The number of features."""
@@ -81,6 +94,7 @@ class RowOutcomes:
 
     outcome: Outcome  # its ``feature`` contains the rows
     shots: Tensor  # (n,): the number of observations of the feature of each value
+    observed: Tensor  # (n,): the number of observations of its row that the prediction is made from
 
 
 class CalibrationTable(NamedTuple):

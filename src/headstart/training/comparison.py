@@ -22,7 +22,7 @@ from headstart.config import Config
 from headstart.core.clicks import is_click
 from headstart.core.devices import CPU, compute_on, move
 from headstart.core.likelihood import Likelihood
-from headstart.core.neighbours import Neighbours
+from headstart.core.neighbours import LocalPart, Neighbours
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Knowledge
 from headstart.core.value_references import RowColumnMeans
@@ -30,6 +30,7 @@ from headstart.table.cells import Cells, offsets
 from headstart.table.kinds import KindType
 from headstart.training.calibration import Outcome, RowOutcomes
 from headstart.training.episodes import Episode, Tasks, random_ranks
+from headstart.training.known_neighbours import fit_known_weights
 from headstart.training.meta_training import validation_episodes
 
 SHRINKAGE_FEATURES = 10  # number of features at which an estimated share or strength is shrunk by half
@@ -435,7 +436,8 @@ def concatenate_row_outcomes(parts: list[RowOutcomes]) -> RowOutcomes:
         replace(part.outcome, feature=part.outcome.feature + _MOST_ROWS * fold)  # folds have different rows
         for fold, part in enumerate(parts)
     ]
-    return RowOutcomes(concatenate_outcomes(outcomes), torch.cat([part.shots for part in parts]))
+    shots, observed = (torch.cat([getattr(part, name) for part in parts]) for name in ("shots", "observed"))
+    return RowOutcomes(concatenate_outcomes(outcomes), shots, observed)
 
 
 @torch.no_grad()
@@ -448,6 +450,7 @@ def predict_held_out_rows(
     *,
     seed: int,
     all_binary: bool = False,
+    neighbours: Neighbours | None = None,
 ) -> RowOutcomes | None:
     """Predict half of the observations of held-out rows from some of the others.
 
@@ -465,6 +468,8 @@ def predict_held_out_rows(
         The seed of the random order.
     all_binary : bool
         Whether all values are binary, even if the model treats them as numbers.
+    neighbours : Neighbours, optional
+        Those of ``knowledge``; then the outcomes have the local parts of the predictions.
 
     Returns
     -------
@@ -492,9 +497,19 @@ def predict_held_out_rows(
             cells.keep(rank < size).take(some)
             for size, some in zip(VALIDATION_SHOTS, rows_by_shots, strict=True)
         ]
-        refined = adapter.refine(backbone.states(Cells.concatenate(contexts)))
-        targets = all_targets.take(rows).transpose()
+        context, targets = Cells.concatenate(contexts), all_targets.take(rows).transpose()
+        row_states, local = backbone.states(context), None
+        if neighbours is not None:
+            weights = fit_known_weights(backbone, adapter, knowledge, heads, sample, known.groups, seed=seed)
+            residuals = neighbours.residuals_at(row_states, context)
+            shifts = LocalPart.of_new(neighbours.stack(weights)).shifts_at(targets, residuals)
+            local = torch.from_numpy(shifts).float().to(knowledge.device)[:, None]
+        refined = adapter.refine(row_states)
         predictive = predict_cells(heads, refined, targets, known.kinds[sample], knowledge.likelihood)
         binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
-        outcome = Outcome(predictive, targets.values, rows[targets.index], binary, targets.weights)
-        return move(RowOutcomes(outcome, known.shots[sample][targets.lines]), CPU)
+        outcome = Outcome(predictive, targets.values, rows[targets.index], binary, targets.weights, local)
+        sizes = torch.tensor(VALIDATION_SHOTS).repeat_interleave(
+            torch.tensor([len(r) for r in rows_by_shots])
+        )
+        shots, observed = known.shots[sample][targets.lines], sizes[targets.index]
+        return move(RowOutcomes(outcome, shots, observed), CPU)

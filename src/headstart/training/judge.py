@@ -1,7 +1,7 @@
 """The judge: train candidates without some features, compare them on these features, and train the best.
 
 ``train_best`` is the training of ``Headstart``. The ``Judge`` chooses the adapter, the link of a binary table
-and the strengths of the local part of new features.
+and the strengths of local parts.
 """
 
 from __future__ import annotations
@@ -80,7 +80,11 @@ _LOCAL_HARM = 1.0  # standard errors by which features chosen by the context may
 
 _LOCAL_MARGIN = 2.0  # standard errors by which similar features must lower it
 
-SIMILAR_PART, CHOSEN_PART = 0, 1  # columns of ``Outcome.local``
+_KNOWN_MARGIN = 2.0  # standard errors by which the local part of known features must lower their error
+
+SIMILAR_PART, CHOSEN_PART = 0, 1  # columns of ``Outcome.local`` of new features
+
+KNOWN_PART = 0  # column of ``Outcome.local`` of known features
 
 MIN_FEATURES_TO_JUDGE = 12  # of a table, to compare candidates
 
@@ -227,7 +231,7 @@ class Choice:
     adapter: AdapterConfig
     judgement: Judgement
     calibration: Calibration | None = None
-    local: LocalStrengths | None = None  # of the local part of new features; None: without it
+    local: LocalStrengths | None = None  # of local parts; None: without them
     shrinks_mean: bool = False  # whether the mean head is shrunk towards the direction of row means
 
 
@@ -317,9 +321,12 @@ class Judge:
         if judged.means:
             judgement = judgement.revised(means=_verdict_at(judgement.shots, judged.means))
         calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
-        if judged.rows is not None:
-            calibration = calibration.fit_known(judged.rows)
         strengths = None if local is None else local[0]
+        if judged.rows is not None:
+            at_rows, rows = fit_known_strengths(judged.rows)
+            if any(at_rows):
+                strengths = (strengths or LocalStrengths()).revised(known=at_rows)
+            calibration = calibration.fit_known(rows)
         return Choice(recipe, adapter, judgement, calibration, strengths, shrinks_mean)
 
     def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> Judged:
@@ -327,12 +334,18 @@ class Judge:
         link = f" ({recipe.binary_link} link)" if self.all_binary else ""
         names = " and ".join(adapter.name for adapter in adapters)
         self.reporter.say(f"Judging {names}{link} on features held out")
-        folds = [self.judge_fold(recipe, adapters, number) for number in range(len(self.folds))]
+        folds: list[FoldOutcomes] = []
+        for number in range(len(self.folds)):
+            # Local parts of known features take time: later folds have them only if they help in the first.
+            local_rows = not folds or (folds[0].rows is not None and lowers_error_at_rows(folds[0].rows))
+            folds.append(self.judge_fold(recipe, adapters, number, local_rows=local_rows))
         candidates = {
             adapter.name: _concatenate_folds([fold.outcomes[adapter.name] for fold in folds])
             for adapter in adapters
         }
         rows = [fold.rows for fold in folds if fold.rows is not None]
+        if any(part.outcome.local is None for part in rows):
+            rows = [replace(part, outcome=replace(part.outcome, local=None)) for part in rows]
         return Judged(
             candidates,
             _concatenate_folds([fold.shrunk for fold in folds]),
@@ -352,8 +365,13 @@ class Judge:
             metatraining=MetaTrainingConfig(**{**default_meta_training(len(self.features)), **given}),
         )
 
-    def judge_fold(self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int) -> FoldOutcomes:
-        """Train adapters without the features of a fold and some rows, and predict these."""
+    def judge_fold(
+        self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int, *, local_rows: bool = True
+    ) -> FoldOutcomes:
+        """Train adapters without the features of a fold and some rows, and predict these.
+
+        If ``local_rows``, the outcomes at rows have the local parts of known features.
+        """
         held_out = self.folds[number]
         others = np.setdiff1d(self.features, held_out)
         table, rows = self.table, self.table
@@ -416,6 +434,7 @@ class Judge:
                 move(new_rows.cells(), self.device),
                 seed=recipe.random_state,
                 all_binary=self.all_binary,
+                neighbours=neighbours if local_rows else None,
             )
         closed_form.shrink_mean_head()
         shrunk = {  # the local parts hardly differ, and take most of the time
@@ -455,7 +474,7 @@ def build_judgement(candidates: Mapping[str, CandidateOutcomes], chosen: str, fe
     return Judgement(shots=shots, features=features, chosen=chosen, candidates=verdicts)
 
 
-# -- the local part of new features ------------------------------------------------------------------
+# -- local parts ------------------------------------------------------------------
 
 
 def fit_local_strengths(candidate: CandidateOutcomes) -> tuple[LocalStrengths, CandidateOutcomes] | None:
@@ -491,6 +510,36 @@ def fit_local_strengths(candidate: CandidateOutcomes) -> tuple[LocalStrengths, C
     strengths = LocalStrengths(similar=_at_all_shots(similar, enough), chosen=_at_all_shots(chosen, chosen))
     at_marks = dict(zip(VALIDATION_SHOTS, strengths.similar, strict=True))
     return strengths, _shift_by(moved, SIMILAR_PART, at_marks)
+
+
+def fit_known_strengths(rows: RowOutcomes) -> tuple[tuple[float, ...], RowOutcomes]:
+    """Estimate the strengths of the local part of known features from outcomes at held-out ``rows``.
+
+    Return them at ``VALIDATION_SHOTS`` observations of a row, with the outcomes that they give. The strength
+    is 1 if this lowers the error by more than ``_KNOWN_MARGIN`` standard errors of the difference, over rows,
+    and else 0; it is 0 at numbers of observations at which it does not lower the error.
+    """
+    if not lowers_error_at_rows(rows, _KNOWN_MARGIN):
+        return (0.0,) * len(VALIDATION_SHOTS), rows
+    lower = _where_lower(*reversed(_by_observations(rows)))
+    strengths = _at_all_shots(lower, lower)
+    at_values = torch.tensor(strengths)[torch.bucketize(rows.observed, torch.tensor(VALIDATION_SHOTS))]
+    return strengths, replace(rows, outcome=_shift(rows.outcome, KNOWN_PART, at_values))
+
+
+def lowers_error_at_rows(rows: RowOutcomes, standard_errors: float = 0.0) -> bool:
+    """Return whether the local part of known features lowers their error by more than ``standard_errors``."""
+    if rows.outcome.local is None:
+        return False
+    plain, moved = _by_observations(rows)
+    return beats(moved, plain, standard_errors)
+
+
+def _by_observations(rows: RowOutcomes) -> tuple[CandidateOutcomes, CandidateOutcomes]:
+    """Return the outcomes at rows by their number of observations, without and with the local part."""
+    sizes = torch.unique(rows.observed).tolist()
+    plain = CandidateOutcomes({size: rows.outcome.take(rows.observed == size) for size in sizes})
+    return plain, _shift_by(plain, KNOWN_PART, dict.fromkeys(sizes, 1.0))
 
 
 def _where_lower(candidate: CandidateOutcomes, other: CandidateOutcomes) -> dict[int, float]:

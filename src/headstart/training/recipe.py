@@ -91,7 +91,7 @@ class TrainedAdapter:
     calibration: Calibration
     metatraining: MetaTrainingConfig | None  # None for an adapter without parameters
     candidates: dict[str, CandidateOutcomes]  # of the adapter and its closed form, by name
-    local: LocalStrengths | None = None  # of the local part of new features; None: without it
+    local: LocalStrengths | None = None  # of local parts; None: without them
 
 
 @dataclass(frozen=True)

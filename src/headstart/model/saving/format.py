@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,9 @@ from headstart.table.times import LEAST_WEIGHT, MOST_WEIGHT
 from headstart.table.words import Words
 from headstart.training.judge import Judgement
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
 Groups = dict[str, dict[str, Tensor]]  # tensors by name, by part of the model
 
 FORMAT = 1
@@ -80,7 +83,7 @@ class ModelFacts(Config):
     features: FeatureFacts
     backbone_features: tuple[Name, ...]
     judgement: Judgement | None  # the comparison by which the adapter was chosen
-    local: LocalStrengths | None = None  # of the local part of new features; None: without it
+    local: LocalStrengths | None = None  # of local parts; None: without them
     middle: str | None  # the usual kind of real features, for new ones with an unknown scale
     rows: tuple[Name, ...]
     row_metadata: MetadataSchema | None = None
@@ -187,6 +190,12 @@ def model_tensors(model: ModelState) -> dict[str, Tensor]:
     tensors |= time_tensors(model) | weight_tensors(model) | not_applicable_tensors(model)
     if model.table_values is not None:
         tensors["observation_values/table"] = torch.from_numpy(model.table_values)
+    if model.known_weights is not None:
+        names = {"indptr": np.int64, "indices": np.int32, "data": np.float32}
+        tensors |= {
+            f"known_weights/{name}": torch.from_numpy(getattr(model.known_weights, name).astype(dtype))
+            for name, dtype in names.items()
+        }
     tensors |= {f"backbone/{name}": value for name, value in model.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in model.adapter.state_dict().items()}
     return tensors
@@ -434,6 +443,18 @@ def read_table_values(groups: Groups) -> NDArray[np.float64] | None:
     if len(values["table"]) != len(groups["knowledge"]["values"]):
         raise InputError("its given values do not agree with its observations")
     return values["table"].numpy()
+
+
+def read_known_weights(groups: Groups) -> csr_array | None:
+    """Return the weights of known features' local parts: (features, features); None: they have none."""
+    from scipy.sparse import csr_array
+
+    weights = groups.get("known_weights")
+    if weights is None:
+        return None
+    count = len(groups["knowledge"]["kinds"])
+    parts = weights["data"].double(), weights["indices"], weights["indptr"]
+    return csr_array(tuple(part.numpy() for part in parts), shape=(count, count))
 
 
 def table_weights(clock: Clock | None, given: NDArray[np.float64] | None) -> Tensor | None:

@@ -91,6 +91,7 @@ _FORMS: dict[str, dict[str, Form]] = {
     "observation_weights": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1)},
     "observation_values": {"table": (_DOUBLE, 1)},
     "not_applicable": {"cells": (torch.int32, 2)},
+    "known_weights": {"indptr": (_INT, 1), "indices": (torch.int32, 1), "data": (_SINGLE, 1)},
 }  # fmt: skip
 
 _OPTIONAL = {"covariance", "levels", "noise", "variance", "exposure", "times", "weights"}
@@ -99,7 +100,7 @@ _OPTIONAL_GROUPS = {
     "covariances", "knowledge/scales", "feature_references", "row_observations", "row_references",
     "row_fitted_states",
     "records", "rows", "row_prior", "times", "observation_weights",
-    "observation_values", "not_applicable",
+    "observation_values", "not_applicable", "known_weights",
 }  # fmt: skip
 
 _OF_PARTS = ("backbone", "adapter")
@@ -191,6 +192,7 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         "observations of rows": _row_observations_agree(
             groups.get("row_observations"), len(cells), len(states), features
         ),
+        "weights of known features": _known_weights_agree(groups.get("known_weights"), cells.width),
         "calibration": _calibrates(groups["calibration"]),
         "judgement": facts.judgement is None or _judges(facts.judgement),
     }
@@ -378,6 +380,19 @@ def _within(index: Tensor, limit: int) -> bool:
 def _ascends(numbers: Tensor) -> bool:
     """Return whether numbers start with 0 and never decrease."""
     return len(numbers) > 0 and int(numbers[0]) == 0 and bool((numbers.diff() >= 0).all())
+
+
+def _known_weights_agree(weights: dict[str, Tensor] | None, features: int) -> bool:
+    """Return whether the weights of local parts are a sparse matrix (features, features), or missing."""
+    if weights is None:
+        return True
+    indptr, indices, data = (weights[name] for name in ("indptr", "indices", "data"))
+    return (
+        len(indptr) == features + 1
+        and _ascends(indptr)
+        and int(indptr[-1]) == len(indices) == len(data)
+        and _within(indices, features)
+    )
 
 
 def _width(tensor: Tensor) -> int:
