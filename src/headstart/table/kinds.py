@@ -275,17 +275,17 @@ class Kind:
         """The number that is 0 on the models' scale."""
         return self.first
 
-    @property
+    @cached_property
     def span(self) -> float:
         """The difference of numbers that is 1 on the models' scale."""
         return self.second if self.type == KindType.REAL else self.second - self.first
 
-    @property
+    @cached_property
     def low(self) -> float:
         """The smallest possible number."""
         return -math.inf if self.type == KindType.REAL else self.first
 
-    @property
+    @cached_property
     def high(self) -> float:
         """The largest possible number."""
         return math.inf if self.type == KindType.REAL else self.second
