@@ -4,7 +4,7 @@
 
 ``results_page.py`` makes those of ``docs/results.md``, and ``ablation/report.py`` those of
 ``docs/ablations.md``; this script calls both, and makes the tables of ``docs/imputation.md``,
-``docs/living.md`` and ``docs/benchmark.md`` from the files that their benchmarks wrote. Each table stands
+``docs/living.md``, ``docs/benchmark.md`` and ``docs/generality.md`` from the files that their benchmarks wrote. Each table stands
 between two comments.
 """
 
@@ -13,11 +13,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import results_page
 from ablation import report as ablations
+from generality import parts
 from imputation import report as imputation_report
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,10 +83,21 @@ def imputation_tables() -> str:
     return imputation_report(read(BENCHMARKS / "imputation_results" / "imputation.json")).strip()
 
 
+def parts_table(part: str, test: str) -> str:
+    """Return the gain by a part of the default in one test."""
+    return parts.gain_table(parts.read_results(), part, test)
+
+
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "imputation.md": {"imputation": imputation_tables},
     "living.md": {"stream": living_table},
     "benchmark.md": {"verbs": verbs_table},
+    "generality.md": {
+        f"parts-{part}-{test}": lambda part=part, test=test: parts.gain_table(
+            parts.read_results(), part, test
+        )
+        for part, test in parts.PANELS
+    },
 }
 
 
@@ -103,6 +116,7 @@ def main() -> None:
     for name, tables in PAGES.items():
         page = ROOT / "docs" / name
         page.write_text(filled(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
+    (ROOT / "docs/images/results/parts.png").write_bytes(parts.picture(parts.read_results()))
 
 
 if __name__ == "__main__":

@@ -88,13 +88,11 @@ def run(table: str, split: int, data: Path | None, parts: list[str]) -> dict[str
     trial, method = Trial.of(TABLES[table].load(data), split), HeadstartMethod()
     method.fit(trial)
     metric, scores = scores_of(method, trial, None)
-    local = method.model.fitted_.local
     record = {
         "table": table,
         "split": split,
         "metric": metric,
         "chosen": method.model.info.chosen,
-        "known": local is not None and any(local.known),
         "default": scores,
     }
     for part in parts:
@@ -167,7 +165,10 @@ def gain_table(records: list[dict[str, Any]], part: str, test: str) -> str:
         numbers = [found[table].get(k) for k in shots]
         if not any(number is not None and abs(number) >= 0.05 for number in numbers):
             continue
-        cells = ["–" if n is None else f"{n:+.1f}".replace("-", "−").replace("+0.0", "0.0") for n in numbers]
+        cells = [
+            "–" if n is None else f"{n:+.1f}".replace("+0.0", "0.0").replace("-0.0", "0.0") for n in numbers
+        ]
+        cells = [cell.replace("-", "−") for cell in cells]
         lines.append(f"| {table} | {metrics[table].upper()} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from generality import parts
 from generality.choosing import choose
 from generality.methods import METHODS, Reference
 from generality.ordered import Ordered, largest_part
@@ -305,3 +306,36 @@ def test_ranks_within_groups_are_permutations():
     group = np.array([0, 1, 0, 1, 0, 1])
     cells = Ordered.shuffled(group, np.arange(6), np.zeros(6), "feature", 2, (0, 1), 0)
     assert sorted(cells.rank[group == 0]) == [0, 1, 2]
+
+
+def test_the_gain_of_a_part_is_that_of_the_default_over_the_default_without_it():
+    records = [
+        {"table": "a", "split": split, "metric": "rmse", "default": {"rows": {"1": 0.9}},
+         "local": {"rows": {"1": error}}}
+        for split, error in ((100, 1.0), (101, 0.9))
+    ]  # fmt: skip
+    records.append(
+        {
+            "table": "b",
+            "split": 100,
+            "metric": "auroc",
+            "default": {"rows": {"2": 0.8}},
+            "local": {"rows": {"2": 0.81}},
+        }
+    )
+    found = parts.gains(records, "local", "rows")
+    assert found["a"] == pytest.approx({1: 5.0})
+    assert found["b"] == pytest.approx({2: -1.0})
+    table = parts.gain_table(records, "local", "rows")
+    assert "| a | RMSE | +5.0 | – |" in table
+    assert "| b | AUROC | – | −1.0 |" in table
+    assert parts.picture(records).startswith(b"\x89PNG")
+
+
+def test_a_part_is_left_out_of_the_same_fit(monkeypatch):
+    table = made_up("shared")
+    monkeypatch.setitem(TABLES, "made-up", Entry("made-up", "", lambda: table))
+    record = parts.run("made-up", 100, None, ["local", "known"])
+    assert record["metric"] == "rmse"
+    assert record["local"].keys() == record["known"].keys() == record["default"].keys()
+    assert record["known"]["features"] == record["default"]["features"]
