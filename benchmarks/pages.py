@@ -4,8 +4,8 @@
 
 ``results_page.py`` makes those of ``docs/results.md``, and ``ablation/report.py`` those of
 ``docs/ablations.md``; this script calls both, and makes the tables of ``docs/imputation.md``,
-``docs/living.md``, ``docs/benchmark.md`` and ``docs/generality.md`` from the files that their benchmarks wrote. Each table stands
-between two comments.
+``docs/living.md``, ``docs/benchmark.md`` and ``docs/generality.md`` from the files that their benchmarks
+wrote. Each table stands between two comments.
 """
 
 from __future__ import annotations
@@ -93,10 +93,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "living.md": {"stream": living_table},
     "benchmark.md": {"verbs": verbs_table},
     "generality.md": {
-        f"parts-{part}-{test}": lambda part=part, test=test: parts.gain_table(
-            parts.read_results(), part, test
-        )
-        for part, test in parts.PANELS
+        f"parts-{part}-{test}": partial(parts_table, part, test) for part, test in parts.PANELS
     },
 }
 
