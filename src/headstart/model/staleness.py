@@ -17,6 +17,8 @@ _MAX_EXCESS = 50.0  # nats of one observation, so that a single impossible value
 
 _MIN_GROWTH = 1.0  # observations since fit, relative to those of the fit, that make a refit worthwhile
 
+_MOST_FACTOR = 1_000_000  # the largest factor of a likelihood that is written as a number
+
 
 class ErrorSums(NamedTuple):
     """Sums of prediction errors over the observations since fit, each predicted before it was added."""
@@ -68,11 +70,21 @@ class Staleness:
         advice = "a refit is likely to pay" if self.refit else "a refit is not likely to pay yet"
         comparison = "less" if self.excess > 0 else "more"
         factor = math.exp(abs(self.excess))
-        spread = "" if math.isinf(self.standard_error) else f" ± {factor * self.standard_error:.2f}"
+        if factor > _MOST_FACTOR:
+            times = f"more than {_MOST_FACTOR:,} times"
+        elif math.isinf(self.standard_error):
+            times = f"{_round(factor, 3)} times"
+        else:
+            times = f"{_round(factor, 3)} ± {_round(factor * self.standard_error, 2)} times"
         return (
             f"{self.observations} observations since fit ({self.growth:.0%} of the fit), each "
-            f"{factor:.2f}{spread} times {comparison} likely than expected; {advice}"
+            f"{times} {comparison} likely than expected; {advice}"
         )
+
+
+def _round(number: float, digits: int) -> str:
+    """Write a number with ``digits`` significant digits and without an exponent."""
+    return f"{float(f'{number:.{digits}g}'):,.10g}"
 
 
 def staleness_of(arrived: ErrorSums, fitted_on: int) -> Staleness:

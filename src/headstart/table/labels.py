@@ -247,6 +247,7 @@ def resolve_labels(
     one_label = sum(not _resembles_number(text) for text in labels) == 1
     unified = _unify_spellings(labels)
     is_long = not texts & set(features)  # then the texts are those of the one column of values
+    all_equal = len(labels) == 1 and (is_long or texts >= set(features)) and len(values) >= FITTABLE
     labelled: list[_Feature] = []
     weights, censored = np.ones(len(values)), 0
     codes = np.full(len(values), -1)  # positions in ``own`` of the feature, whose observations are ``cells``
@@ -275,7 +276,7 @@ def resolve_labels(
                 continue
             if margin is not None and not isinstance(margin, (Binary, Category, Ordinal)):
                 raise source.error  # type: ignore[attr-defined]
-            if margin is None and len(labels) == 1 and len(values) >= FITTABLE and one_label:
+            if margin is None and all_equal and one_label:
                 raise InputError(
                     f"{source.label}: every value is {labels[0]!r}, so there is nothing to predict; if these "
                     "are clicks, purchases or views, write 1 in its place and use "

@@ -234,14 +234,14 @@ def score_means(known: Cells, tasks: Tasks, *, seed: int) -> dict[int, FeatureEr
     seed : int
         The seed of the contexts.
     """
-    means, errors = RowColumnMeans(known), {}
-    rating = tasks.batch.kinds[:1].cpu() <= KindType.RATING
+    means, errors, tasks = RowColumnMeans(known), {}, move(tasks, CPU)
+    rating = tasks.batch.kinds[:1] <= KindType.RATING
     for shots, (episode,) in validation_episodes(tasks, VALIDATION_SHOTS[-1], seed).items():
-        context, targets = move(episode.context.cells, CPU), move(episode.targets, CPU)
+        context, targets = episode.context.cells, episode.targets
         predicted = (means.rows[targets.index] * means.fold_features(context)[targets.lines]).sum(1)
         predicted = torch.where(rating, predicted.clamp(0, 1), predicted)
         weights = torch.ones_like(predicted) if targets.weights is None else targets.weights.double()
-        features = torch.nonzero(tasks.batch.shots.cpu() > shots)[:, 0]
+        features = torch.nonzero(tasks.batch.shots > shots)[:, 0]
         squared = weights * (predicted - targets.values) ** 2
         sums, counts = (torch.bincount(targets.lines, each, len(features)) for each in (squared, weights))
         errors[shots] = FeatureErrors(features, sums, counts)
