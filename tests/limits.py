@@ -49,6 +49,7 @@ _PLACES = {
     "cross_fit_folds": "training.episodes:MOST_FOLDS",
     "cross_fit_numbers": "training.episodes:MOST_STATES",
     "cross_fit_observations": "training.episodes:_LEAST_OBSERVATIONS",
+    "rows_of_folds_together": "training.episodes:_ROWS_TOGETHER",
     "meta_training_features": "training.judge:MIN_FEATURES_TO_META_TRAIN",
     "one_training_observations": "training.judge:MIN_OBSERVATIONS_AT_ONCE",
     "network_margin": "training.judge:_MARGIN",
@@ -82,6 +83,7 @@ _PLACES = {
     "find_entry_points": "registry:entry_points",
     "find_packages": "registry:packages_distributions",
     "draw_rows_held_out": "evaluate.benchmark:draw_rows",
+    "train_candidate": "training.judge:train",
     "plot_panels": "evaluate.plots:plot_panels",
     "start_server": "service.app:run",
 }

@@ -255,14 +255,12 @@ def test_a_features_values_do_not_reach_the_rows_of_its_fold(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["factorisation", "pvae"])
-def test_folds_computed_together_or_alone_have_the_same_states(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folds_computed_together_or_alone_have_the_same_states(name: str, limits: Limits) -> None:
     """Also rows that observed no feature of a fold, whose states are not computed again."""
     cells = random_cells(40, FEATURES, 0.15, seed=1)
     batch, backbone, knowledge = world(cells, name)
     together = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
-    monkeypatch.setattr(tasks, "_ROWS_TOGETHER", 1)
+    limits(rows_of_folds_together=1)
     alone = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
     for fold, (one, other) in enumerate(zip(together.states, alone.states, strict=True)):
         expected = backbone.states(knowledge.cells, hidden=together.fold == fold)
@@ -271,17 +269,17 @@ def test_folds_computed_together_or_alone_have_the_same_states(
             torch.testing.assert_close(same, wanted)
 
 
-def test_merged_folds_index_the_same_states(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merged_folds_index_the_same_states(limits: Limits) -> None:
     batch, backbone, knowledge = world(some_cells())
     found = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
-    monkeypatch.setattr(tasks, "_ROWS_TOGETHER", 70)  # two folds of 30 rows
+    limits(rows_of_folds_together=70)  # two folds of 30 rows
     merged = found.merge_folds()
     assert len(merged.states) == -(-len(found.states) // 2)
     for feature in range(FEATURES):
         (part, states), (other, others) = (each.together(torch.tensor([feature])) for each in (found, merged))
         assert torch.equal(part.cells.values, other.cells.values)
         assert torch.equal(states.code[part.cells.index], others.code[other.cells.index])
-    monkeypatch.setattr(tasks, "_ROWS_TOGETHER", 59)
+    limits(rows_of_folds_together=59)
     assert found.merge_folds() is found
 
 

@@ -554,9 +554,7 @@ def test_clicks_are_judged_by_their_ranking() -> None:
 
 
 @pytest.mark.parametrize("features", [12, 13, 61, 999, 1000, 1100, 1177, 19_999, 20_000, 20_399, 20_401])
-def test_a_fold_has_the_settings_of_the_delivered_model(
-    features: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fold_has_the_settings_of_the_delivered_model(features: int, limits: Limits) -> None:
     """Also where the defaults for the fewer features of the fold are others."""
     numbers = np.arange(features)
     names = [str(number) for number in numbers]
@@ -575,7 +573,7 @@ def test_a_fold_has_the_settings_of_the_delivered_model(
         trained.append((len(train_features), recipe))
         raise Stopped
 
-    monkeypatch.setattr("headstart.training.judge.train", record)
+    limits(train_candidate=record)
     judge = Judge(table, numbers, QUIET, nowhere)
     with pytest.raises(Stopped):
         judge.choose(Recipe(), networks=features >= 1000)
