@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from tests.limits import Limits
 
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
 from headstart.backbones.factorisation_fit import (
     FactorisationTraining,
+    factors_of_means,
     row_blocks,
     sum_features,
     sweep_rows,
@@ -452,7 +454,7 @@ def test_standardising_changes_the_factors_and_no_prediction(kinds: list[int]) -
 def test_of_a_row_nobody_knows_an_average_one_is_believed(kinds: list[int]) -> None:
     model, cells = swept(kinds, sweeps=6)
     states = model.states(cells)
-    same(states.activation[0], np.zeros(LATENT))  # nothing is known of the first row
+    same(states.activation[0], model.empty_shift)  # nothing is known of the first row
     same(states.variance[0], np.ones(LATENT))
     assert bool((states.variance[1:] < 1).all())
     assert float(states.noise[0]) == 1
@@ -462,6 +464,7 @@ def test_of_a_row_nobody_knows_an_average_one_is_believed(kinds: list[int]) -> N
 def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None:
     """Some passes of the rows' update, begun at the prior and the usual noise."""
     model, cells = swept(kinds, sweeps=3)
+    model.empty_shift.zero_()
     found = model.states(cells)
     slow = Slow.of(model, cells)
     for turn in range(RATING_PASSES if set(kinds) == {KindType.RATING} else OTHER_PASSES):
@@ -477,6 +480,50 @@ def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None
     same(found.code[:, LATENT + 2 :], slow.signs[:, 1:])
     assert found.code.shape[1] == model.code_size
     same(found.activation[0], slow.row_prior[0])  # of a row of which nothing is known
+
+
+@every_mix
+def test_a_row_without_observations_predicts_the_means_of_features(kinds: list[int]) -> None:
+    model, cells = swept(kinds, sweeps=6)
+    counts = cells.transpose().counts.double().numpy()
+    sums = np.bincount(cells.index.numpy(), cells.values.double().numpy(), minlength=FEATURES)
+    weight, bias = model.weight.double().numpy(), model.bias.double().numpy()
+    variance = model.heads.mean_squares().double().numpy().sum(1)  # rows have the variance 1
+    precision = model.observation_precision.double().numpy()
+
+    def loss(factors: Array) -> float:
+        """Return the negative log-posterior of a row in which each feature has its observations."""
+        total = factors @ factors / 2
+        for j in range(FEATURES):
+            output = weight[j] @ factors + bias[j]
+            if model.kinds[j] == KindType.BINARY:
+                logit = output / np.sqrt(1 + np.pi / 8 * variance[j])
+                total += counts[j] * np.logaddexp(0, logit) - sums[j] * logit
+            else:
+                total += precision[j] * counts[j] * (output - sums[j] / max(1, counts[j])) ** 2 / 2
+        return float(total)
+
+    best = minimize(loss, np.zeros(LATENT), tol=1e-10).x
+    means = torch.from_numpy(sums / np.maximum(1, counts))
+    found = factors_of_means(model, torch.from_numpy(counts), means)
+    np.testing.assert_allclose(found.numpy(), best, atol=2e-3)
+
+
+def test_where_only_good_rows_stay_an_empty_row_is_not_the_mean_row() -> None:
+    """The later columns are observed by the best rows only, as the late weeks of songs in the charts."""
+    random = np.random.default_rng(0)
+    quality = random.normal(size=300)
+    stays = np.arange(20) < 20 * (1 / (1 + np.exp(-2 * quality)))[:, None]
+    values = quality[:, None] + 0.1 * random.normal(size=stays.shape)
+    rows, columns = (torch.from_numpy(part) for part in np.nonzero(stays))
+    cells = Cells.from_pairs(rows, columns, torch.from_numpy(values[stays]).float(), 301, 20)
+    model = untrained(torch.full((20,), KindType.REAL), sweeps=10)
+    list(model.train_by_sweeps(cells, Description(torch.zeros(20, 0), []), torch.Generator()))
+    state = model.states(cells.take(torch.tensor([300])))
+    predicted = grid_logits(model.heads, state, torch.float32)[0].detach().numpy()
+    means = np.array([values[stays[:, j], j].mean() for j in range(20)])
+    mean_row = (model.weight @ model.row_map[0] + model.bias).detach().numpy()
+    assert np.abs(predicted - means)[5:15].mean() < 0.5 * np.abs(mean_row - means)[5:15].mean()
 
 
 @every_mix

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from tests.limits import Limits
 
 from headstart.adapters.base import Adapter, AdapterConfig
-from headstart.core.likelihood import Likelihood, LikelihoodConfig
+from headstart.core.likelihood import Likelihood, LikelihoodConfig, soft_logit
 from headstart.core.predictive import Predictive
 from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, Knowledge, RowStates
 from headstart.table.cells import Cells
@@ -171,7 +171,10 @@ def tossed(features: int, slope: float, shift: float, number: bool, seed: int = 
     logits = torch.from_numpy(logits)
     nothing, kind = torch.zeros_like(logits), KindType.RATING if number else KindType.BINARY
     likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
-    output = torch.sigmoid(logits) if number else logits
+    output = logits
+    if number:  # the numbers with these logits
+        edge, grid = 0.2 * min(truth.mean(), 1 - truth.mean()), np.linspace(-3, 4, 100_000)
+        output = torch.from_numpy(np.interp(logits.numpy(), soft_logit(grid, edge), grid))
     kinds = torch.full(logits.shape, kind)
     feature = torch.arange(features).repeat_interleave(ROWS)
     predictive = Predictive(output, nothing, nothing + 0.1, kinds, likelihood)
@@ -200,6 +203,20 @@ def test_probabilities_are_put_right(slope: float, shift: float, number: bool, l
             often = float(outcome.truth[inside].mean())
             assert often == pytest.approx(float(chance[inside].mean()), abs=0.08)
     assert bool((found.factors == 1).all())  # a binary value has no interval to widen
+
+
+def test_predictions_below_0_do_not_flatten_the_others() -> None:
+    """A 1 where a number below 0 was predicted must not make all probabilities too flat."""
+    outcome = tossed(40, 1.0, -1.0, True)
+    low = torch.rand(len(outcome.truth), generator=torch.Generator().manual_seed(0)) < 0.2
+    output = torch.where(low, -0.05, outcome.predictive.logits)
+    truth = torch.where(low, (torch.arange(len(low)) % 10 == 0).double(), outcome.truth)
+    predictive = replace(outcome.predictive, logits=output)
+    found = Calibration.fit({0: replace(outcome, predictive=predictive, truth=truth)}, (0,), by_level=True)
+    chance = found.probability(output, torch.zeros(len(truth)))
+    clipped, _ = calibration._platt(torch.logit(output, eps=1e-4), truth, 0.8)
+    assert float(found.slopes[0]) > 1.5 * clipped
+    assert float(chance[low].mean()) == pytest.approx(0.1, abs=0.06)
 
 
 def test_where_no_feature_has_so_many_shots_the_last_measure_holds() -> None:

@@ -121,6 +121,8 @@ class Factorisation(Backbone):
         )
         self.row_map: Tensor  # (signature, latent): from a signature to the prior mean of a row's factors
         self.register_buffer("row_map", torch.zeros(self.signature.size, self.latent))
+        self.empty_shift: Tensor  # (latent,): of the prior mean of rows without observations
+        self.register_buffer("empty_shift", torch.zeros(self.latent))
         self.row_covariance: Tensor  # (latent, latent): of the prior of a row's factors
         self.register_buffer("row_covariance", torch.eye(self.latent))
         self.precision: Tensor  # (kinds,): of an observation
@@ -181,22 +183,31 @@ class Factorisation(Backbone):
 
     def posterior_of_rows(self, cells: Cells, signature: Tensor | None = None) -> RowPosterior:
         """Compute the posteriors of rows' factors given the backbone's own heads."""
-        prior = self.factor_prior(self.signature(cells) if signature is None else signature)
+        prior = self.factor_prior(self.signature(cells) if signature is None else signature, cells.counts)
         rows = RowBatch(cells, self.head_moments())
         return row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
 
-    def factor_prior(self, signature: Tensor, row_prior: RowPrior | None = None) -> FactorPrior:
-        """Return the prior of the factors of rows with a ``signature`` (rows, size), in the same dtype."""
-        mean = signature @ self.row_map.to(signature)
+    def factor_prior(
+        self, signature: Tensor, counts: Tensor | None = None, row_prior: RowPrior | None = None
+    ) -> FactorPrior:
+        """Return the prior of the factors of rows with a ``signature`` (rows, size), in the same dtype.
+
+        ``counts`` (rows,) are their numbers of observations, by default not 0.
+        """
+        mean = self._prior_means(signature, counts)
         covariance = self.row_covariance.to(signature)
         if row_prior is not None:
             mean, covariance = mean + row_prior.shift.to(signature), row_prior.covariance.to(signature)
         return FactorPrior(mean, pack(covariance), inverse(covariance))
 
+    def _prior_means(self, signature: Tensor, counts: Tensor | None) -> Tensor:
+        """Return the prior means of rows without metadata, as ``factor_prior`` does: (rows, latent)."""
+        mean = signature @ self.row_map.to(signature)
+        return mean if counts is None else mean + (counts == 0)[:, None] * self.empty_shift.to(signature)
+
     def prior_means(self, cells: Cells) -> Tensor:
         """Compute the prior means of rows from their signatures: (rows, latent)."""
-        means: Tensor = self.signature(cells) @ self.row_map
-        return means
+        return self._prior_means(self.signature(cells), cells.counts)
 
     @torch.no_grad()
     def states_from_heads(
@@ -223,8 +234,10 @@ class Factorisation(Backbone):
         parts, order = [], []
         for group in groups_of_similar_counts(cells.counts, width, budget=_NUMBERS_AT_ONCE):
             signature = self.signature(known.take(group)).double()
-            prior = self.factor_prior(signature, None if row_prior is None else row_prior.take(group))
             rows = SparseRows(cells.take(group), heads, kinds, self.trained_zeros)
+            prior = self.factor_prior(
+                signature, cells.counts[group], None if row_prior is None else row_prior.take(group)
+            )
             posterior = row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
             states = self._states(posterior, signature, cells.take(group), kinds)
             parts.append(states.to(self.weight.dtype))
@@ -253,6 +266,8 @@ class Factorisation(Backbone):
         """Compute the state of a single row in numpy, as ``states_from_heads`` does."""
         signature = self.signature.of_one(known)
         mean = signature @ self.row_map.numpy()
+        if len(row.values) == 0:
+            mean = mean + self.empty_shift.numpy()
         if row_prior is None:
             prior = FactorPrior(mean, *self._cached_numpy_prior())
         else:
@@ -323,15 +338,13 @@ class Factorisation(Backbone):
         row_prior: RowPrior | None = None,
     ) -> RowParts:
         """Decompose the factors of one row into the contributions of its observations."""
-        known = self._backbone_cells(cells, backbone_positions)
-        empty_row = known.keep(torch.zeros_like(known.index, dtype=torch.bool))
-        signature = self.signature(known)
-        usual = self.prior_means(empty_row)[0].double()
-        choice = (signature @ self.row_map)[0].double() - usual
+        signature = self.signature(self._backbone_cells(cells, backbone_positions))
+        usual = (self.row_map[0] + self.empty_shift).double()
+        choice = self._prior_means(signature, cells.counts)[0].double() - usual
         metadata = torch.zeros_like(usual) if row_prior is None else row_prior.shift[0].double()
         contributions = row_contributions(
             RowBatch(cells, HeadMoments.of(heads, kinds, self.trained_zeros)),
-            self.factor_prior(signature, row_prior),
+            self.factor_prior(signature, cells.counts, row_prior),
             self.row_passes,
             usual,
             torch.stack([choice, metadata]),

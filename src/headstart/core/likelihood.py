@@ -157,6 +157,25 @@ def predictive_moments(
     return mean, slope if binary else slope**2 * variance + noise
 
 
+def soft_logit(numbers: Any, edge: float) -> Any:
+    """Return log s(x) − log s(1 − x) of each x, where s(x) = (x + √(x² + 4·edge²)) / 2 is positive.
+
+    It is close to the logit of a probability between ``edge`` and 1 − ``edge``, and increases for all
+    numbers, such as predictions of 0 and 1 as numbers, which can be below 0 or above 1. ``numbers`` are a
+    tensor, a numpy array or a number.
+
+    >>> [round(float(soft_logit(x, 0.01)), 2) for x in (-0.1, 0.0, 0.1, 0.5)]
+    [-7.01, -4.61, -2.19, 0.0]
+    """
+    xp: Any = torch if isinstance(numbers, Tensor) else np
+
+    def positive(part: Any) -> Any:
+        larger = (abs(part) + xp.sqrt(part * part + 4 * edge * edge)) / 2
+        return xp.where(part > 0, larger, edge * edge / larger)
+
+    return xp.log(positive(numbers)) - xp.log(positive(1 - numbers))
+
+
 def probit_scaled(output: Any, variance: Any) -> Any:
     """Return output / √(1 + π·variance / 8)."""
     return output / (1 + math.pi / 8 * variance) ** 0.5

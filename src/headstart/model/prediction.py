@@ -20,6 +20,7 @@ from torch import Tensor
 
 from headstart.core.clicks import click_log_odds, is_click
 from headstart.core.devices import move
+from headstart.core.likelihood import soft_logit
 from headstart.core.predictive import predict_cell, predict_cells, predict_grid
 from headstart.core.types import OneHead, RowStates
 from headstart.display import MAX_LINES, table_html, text_table
@@ -58,8 +59,6 @@ from headstart.model.plots import plot_prediction
 
 Numbers = NDArray[np.float64]
 
-_MIN_PROBABILITY = 1e-4  # the smallest distance from 0 and 1 of a probability before calibration
-
 _ROWS_AT_ONCE = 1024  # rows whose cells are computed together, which bounds the memory
 
 _CELLS_AT_ONCE = 2**21  # cells that are computed together, which bounds the memory
@@ -83,10 +82,9 @@ def _to_units(mean: Any, std: Any, factor: Any, kind: Any) -> tuple[Any, Any]:
     return np.minimum(np.maximum(_rounded(mean) * kind.span + kind.offset, kind.low), kind.high), std
 
 
-def _calibrate_probability(probability: Any, slope: Any, shift: Any) -> tuple[Any, Any]:
+def _calibrate_probability(probability: Any, slope: Any, shift: Any, edge: float) -> tuple[Any, Any]:
     """Return the calibrated probability of 1, and the standard deviation of the value."""
-    probability = np.minimum(np.maximum(_rounded(probability), _MIN_PROBABILITY), 1 - _MIN_PROBABILITY)
-    logit = np.log(probability / (1 - probability)) * slope + shift
+    logit = soft_logit(_rounded(probability), edge) * slope + shift
     mean = 1 / (1 + np.exp(-logit))
     return mean, np.sqrt(mean * (1 - mean))
 
@@ -160,6 +158,7 @@ class Units:
     slopes: Numbers  # (features,): of the calibration of the logits of a binary value or a click
     shifts: Numbers  # (features,): of the calibration of these logits
     least: Numbers  # (features,): probabilities of clicks, see ``click_log_odds``
+    edge: float  # of the logits of binary values, see ``soft_logit``
 
     @classmethod
     def of(cls, model: ModelState, features: FeatureListing) -> Units:
@@ -171,7 +170,7 @@ class Units:
         clicks = is_click(kinds.types)
         slopes = np.where(clicks, table.click_slopes[at], table.slopes[at])
         shifts = np.where(clicks, table.click_shifts[at], table.shifts[at])
-        return cls(kinds, factors, slopes, shifts, table.click_least[at])
+        return cls(kinds, factors, slopes, shifts, table.click_least[at], float(calibration.edge))
 
     @property
     def interval_factors(self) -> Numbers:
@@ -187,7 +186,7 @@ class Units:
         if binary.any():
             features = which[binary]
             means[..., binary], stds[..., binary] = _calibrate_probability(
-                scaled_mean[..., binary], self.slopes[features], self.shifts[features]
+                scaled_mean[..., binary], self.slopes[features], self.shifts[features], self.edge
             )
         clicks = is_click(self.kinds.types[which])
         if clicks.any():
@@ -862,7 +861,7 @@ def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> Ce
     at = int(calibration.at(np.asarray(feature.shots), np.asarray(feature.in_backbone)))
     factors = table.factors[kind, at]
     if feature.kind.type == KindType.BINARY:
-        mean, std = _calibrate_probability(mean, table.slopes[at], table.shifts[at])
+        mean, std = _calibrate_probability(mean, table.slopes[at], table.shifts[at], float(calibration.edge))
         low, high = _binary_ends(mean, level)
     else:
         if is_click(kind):

@@ -171,7 +171,7 @@ def _score(
     if KindType.BINARY in candidates.all_types:
         binary = candidates.types == KindType.BINARY
         shots = candidates.shots[binary]
-        probabilities = model.calibration.probability(scored[:, binary].clamp(0, 1), shots)
+        probabilities = model.calibration.probability(scored[:, binary], shots)
         scored = scored.clone()
         scored[:, binary] = probabilities.to(dtype)
     if KindType.CLICK in candidates.all_types:
@@ -197,7 +197,7 @@ def _relevance(model: ModelState, candidates: Candidates, predictive: Predictive
     factor = _calibration_factor(model, candidates, COVERAGE).to(dtype)
     liked: Tensor = torch.special.ndtr((mean - RELEVANT_RATING) / (factor * predictive.std))
     if KindType.BINARY in candidates.all_types:
-        probability = model.calibration.probability(mean.clamp(0, 1), shots).to(dtype)
+        probability = model.calibration.probability(mean, shots).to(dtype)
         liked = torch.where(candidates.types == KindType.BINARY, probability, liked)
     if KindType.CLICK in candidates.all_types:
         click = model.calibration.click_probability(mean, shots).to(dtype)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.clicks import LEAST_CHANCE, click_log_odds, is_click
+from headstart.core.likelihood import soft_logit
 from headstart.core.predictive import Predictive
 from headstart.core.types import interpolate_shots
 from headstart.table.kinds import (
@@ -36,6 +37,10 @@ _QUANTILES = [
     1.959963984540054,
     2.5758293035489004,
 ]
+
+# The edge of logits (``soft_logit``): of probabilities, and of 0 and 1 predicted as numbers, which need a
+# larger one; there relative to the rarer of the two.
+_EDGE, _EDGE_SHARE = 1e-4, 0.2
 
 _LEAST_SHARES = (1.0, 0.1, 0.01)  # of the mean probability of a click
 
@@ -129,6 +134,7 @@ class Calibration:
     click_slopes: Tensor  # (marks,)
     click_shifts: Tensor  # (marks,)
     click_least: Tensor  # (marks,): see ``click_log_odds``
+    edge: Tensor  # (1,): of the logits of binary predictions, see ``soft_logit``
     level_strength: Tensor  # (1,): of the rows' differences in known categories, see ``level_chances``
     known_factors: Tensor  # (kinds, levels)
 
@@ -150,6 +156,7 @@ class Calibration:
             the errors, for heads without uncertainty.
         """
         calibration = cls.none(marks)
+        calibration.edge.fill_(max((_logit_edge(outcome) for outcome in outcomes.values()), default=_EDGE))
         for column, shots in enumerate(marks):
             outcome = outcomes.get(shots)
             if outcome is None:
@@ -169,7 +176,8 @@ class Calibration:
             if bool(outcome.binary.any()):
                 probability, truth = outcome.predictive.mean[outcome.binary], outcome.truth[outcome.binary]
                 weights = None if outcome.weights is None else outcome.weights[outcome.binary]
-                slope, shift = _platt(torch.logit(probability, eps=1e-4), truth, share, weights)
+                logits = soft_logit(probability.double(), float(calibration.edge))
+                slope, shift = _platt(logits, truth, share, weights)
                 calibration.slopes[column:], calibration.shifts[column:] = slope, shift
             clicks = is_click(kinds)
             if bool(clicks.any()):
@@ -204,7 +212,8 @@ class Calibration:
         ones, zeros = torch.ones(len(marks)), torch.zeros(len(marks))
         least = torch.full((len(marks),), LEAST_CHANCE)
         clicks, known = (ones.clone(), zeros.clone(), least), factors[:, 0].clone()
-        return cls(torch.tensor(marks), factors, ones, zeros, *clicks, torch.ones(1), known)
+        edge = torch.full((1,), _EDGE)
+        return cls(torch.tensor(marks), factors, ones, zeros, *clicks, edge, torch.ones(1), known)
 
     def factor(self, shots: Tensor, kinds: Tensor, known: Tensor | None = None) -> Tensor:
         """Return the factors for features with ``shots`` and ``kinds`` (features,): (features, levels).
@@ -243,7 +252,8 @@ class Calibration:
     def probability(self, probability: Tensor, shots: Tensor) -> Tensor:
         """Correct the ``probability`` (…, features) of binary features with ``shots`` (features,)."""
         slope, shift = self.logit_terms(shots)
-        return torch.sigmoid(torch.logit(probability, eps=1e-4) * slope + shift)
+        logits: Tensor = soft_logit(probability, float(self.edge))
+        return torch.sigmoid(logits * slope + shift)
 
     def click_probability(self, probability: Tensor, shots: Tensor) -> Tensor:
         """Correct the ``probability`` (…, features) of clicks on features with ``shots`` (features,)."""
@@ -262,6 +272,15 @@ class Calibration:
         parts = (self.click_slopes, self.click_shifts, self.click_least)
         slope, shift, least = (torch.lerp(part[left], part[right], share) for part in parts)
         return slope, shift, least
+
+
+def _logit_edge(outcome: Outcome) -> float:
+    """Return the edge of the logits of binary values, which are probabilities or numbers."""
+    numbers = outcome.binary & (outcome.predictive.kinds != KindType.BINARY)
+    if not bool(numbers.any()):
+        return _EDGE
+    share = float(outcome.truth[numbers].double().mean())
+    return max(_EDGE, _EDGE_SHARE * min(share, 1 - share))
 
 
 def _interval_factors(ratios: Tensor, share: float, weights: Tensor | None = None) -> Tensor:

@@ -75,7 +75,7 @@ _FORMS: dict[str, dict[str, Form]] = {
     "states": _STATES,
     "calibration": {"marks": (_INT, 1), "factors": (_SINGLE, 3), "slopes": (_SINGLE, 1),
                     "shifts": (_SINGLE, 1), "click_slopes": (_SINGLE, 1), "click_shifts": (_SINGLE, 1),
-                    "click_least": (_SINGLE, 1), "level_strength": (_SINGLE, 1),
+                    "click_least": (_SINGLE, 1), "edge": (_SINGLE, 1), "level_strength": (_SINGLE, 1),
                     "known_factors": (_SINGLE, 2)},
     "backbone_grid": {"": (_SINGLE, 1)},
     "records": {"": (torch.uint8, 1)},
@@ -356,9 +356,12 @@ def _calibrates(tensors: dict[str, Tensor]) -> bool:
     sizes = {len(marks), factors.shape[1], *(len(tensors[name]) for name in terms)}
     shapes_agree = len(sizes) == 1 and factors.shape[::2] == (VALUE_TYPES, len(LEVELS)) and len(marks) > 0
     shapes_agree &= len(tensors["level_strength"]) == 1 and bool((tensors["level_strength"] >= 0).all())
+    shapes_agree &= len(tensors["edge"]) == 1
     known = tensors["known_factors"]
     shapes_agree &= known.shape == (VALUE_TYPES, len(LEVELS))
-    positive = all(bool((part > 0).all()) for part in (factors, tensors["click_least"], known))
+    positive = all(
+        bool((part > 0).all()) for part in (factors, tensors["click_least"], tensors["edge"], known)
+    )
     return shapes_agree and _ascends(marks - marks[0]) and bool((marks >= 0).all()) and positive
 
 
