@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -164,8 +165,8 @@ def test_probabilities_are_those_of_the_judges_calibration(as_numbers: Headstart
     model = as_numbers
     calibration = state_of(model).calibration
     assert bool((calibration.slopes != 1).any())
-    none = type(calibration).none(tuple(calibration.marks.tolist()))
-    plain = np.clip(with_state(model, calibration=none).predict().mean, 1e-4, 1 - 1e-4)
+    none = replace(type(calibration).none(tuple(calibration.marks.tolist())), edge=calibration.edge)
+    plain = with_state(model, calibration=none).predict().mean
     shots = [model.feature(name).shots for name in model.features]
     at = np.log1p(shots), np.log1p(calibration.marks.numpy())
     slope, shift = (np.interp(*at, each.numpy()) for each in (calibration.slopes, calibration.shifts))
