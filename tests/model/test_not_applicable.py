@@ -7,6 +7,7 @@ import pytest
 from headstart import Headstart, Table
 from headstart.errors import InputError
 from headstart.model.saving.export import long_form
+from headstart.table.not_applicable import NotApplicable
 
 ROWS = 40
 
@@ -50,6 +51,21 @@ def test_long_form_and_cells_with_a_value(tmp_path):
     table = Table.read(tmp_path / "t.csv", not_applicable="n/a")
     assert list(table.not_applicable) == [("r0", "q9")]  # the other cell has a value, too
     assert table.shape == (20, 4)
+
+
+def test_a_missing_name_is_reported_with_its_record():
+    long = pd.DataFrame({"row": ["a", "b", None], "feature": "f", "value": [1.0, 2.0, -8.0]})
+    with pytest.raises(InputError, match="record 3: the name of the row is missing"):
+        Table.read(long, not_applicable=-8)
+
+
+def test_removed_cells_leave_the_others_in_their_order():
+    cells = [(f"r{row}", f"q{9 - feature}") for feature in range(5) for row in range(3)]
+    removed = [("r0", "q9"), ("r1", "q9"), ("r2", "q9"), ("r1", "q7"), ("r1", "q0")]
+    left = NotApplicable(cells).without(removed)
+    assert list(left) == [cell for cell in cells if cell[1] != "q9" and cell != ("r1", "q7")]
+    assert left == NotApplicable(left)
+    assert left.without([("r0", "q9")]) is left
 
 
 def test_codes_among_labels_may_be_numbers():

@@ -1,6 +1,6 @@
 """Cells whose feature does not apply to their row, such as the age of a child of someone without children.
 
-Such a cell is not observed, as any other cell without a value. But its value is never predicted.
+Such a cell has no value, as one that is only missing. The difference: its value is never predicted.
 """
 
 from __future__ import annotations
@@ -73,9 +73,14 @@ class NotApplicable:
         return mask
 
     def without(self, cells: Iterable[tuple[str, str]]) -> NotApplicable:
-        """Return the set without some cells, because they were observed."""
-        left_out = [cell for cell in cells if cell in self]
-        return NotApplicable(set(self) - set(left_out)) if left_out else self
+        """Return the set without some ``cells``, for example because they were observed."""
+        removed = NotApplicable(cell for cell in cells if cell in self)._rows
+        if not removed:
+            return self
+        result = NotApplicable()
+        left = {feature: rows - removed.get(feature, set()) for feature, rows in self._rows.items()}
+        result._rows = {feature: rows for feature, rows in left.items() if rows}
+        return result
 
     def without_row(self, row: str) -> NotApplicable:
         """Return the set without a row."""
@@ -102,7 +107,7 @@ def find_cells(
     Parameters
     ----------
     source : Source
-        The source, which is read once more.
+        The source, which is read once more; it has no missing names.
     codes : MissingCodes
         The codes that mean "not applicable".
     row : str
@@ -117,12 +122,11 @@ def find_cells(
         names = batch.column(0)
         for column in columns[1:] if long else columns:
             values = batch.column(column)
-            coded = pc.and_(codes.to_null(values).is_null(), values.is_valid())
-            chosen = np.flatnonzero(coded.to_numpy(zero_copy_only=False))
-            at = pa.array(chosen)
-            features = batch.column(columns[0]).take(at).to_pylist() if long else [column] * len(chosen)
+            is_coded = pc.and_(codes.to_null(values).is_null(), values.is_valid())
+            lines = pa.array(np.flatnonzero(is_coded.to_numpy(zero_copy_only=False)))
+            features = batch.column(columns[0]).take(lines).to_pylist() if long else [column] * len(lines)
             cells += [
                 (as_name(name, "row"), as_name(feature, "feature"))
-                for name, feature in zip(names.take(at).to_pylist(), features, strict=True)
+                for name, feature in zip(names.take(lines).to_pylist(), features, strict=True)
             ]
     return NotApplicable(cells)

@@ -600,11 +600,11 @@ def assemble(
             return read_long(source, row, feature, value, columns.time, columns.weight)
         return read_wide(source, row, weight=columns.weight)
 
-    cells, skipped = NO_CELLS, (row, columns.weight)
+    cells, skipped, as_given = NO_CELLS, (row, columns.weight), source
+    source, unsorted = run_in_each_process(lambda: read_values(as_given, read, columns.weight))
     if text.not_applicable:
-        coded = [feature, value] if long else [name for name in source.columns if name not in skipped]
-        cells = find_cells(source, text.not_applicable, row, coded, long=long)
-    source, unsorted = run_in_each_process(lambda: read_values(source, read, columns.weight))
+        coded = [feature, value] if long else [name for name in as_given.columns if name not in skipped]
+        cells = find_cells(as_given, text.not_applicable, row, coded, long=long)
     unsorted = shard_rows(unsorted, source.label)
     first_notes, notes = [*unsorted.notes, *opened.notes], []
     observed = unsorted.features
