@@ -307,3 +307,14 @@ def test_evaluate_scores_the_local_part() -> None:
         for name, each in (("local", model), ("plain", with_state(model, local=None)))
     }
     assert values["local"][16] < values["plain"][16]
+
+
+def test_rows_observed_since_fit_are_found_among_few_and_among_all() -> None:
+    model = copy.copy(fitted())
+    model.add_rows({f"new{number}": {} for number in range(9)})
+    model.observe([("u003", NEW[0], 4), ("u001", NEW[0], 2)])
+    store, rows = state_of(model).row_store, np.arange(len(model.rows))
+    assert len(store.observed_rows) == 11
+    assert store.observed_among(rows[::-1]) == store.observed_rows
+    assert store.observed_among(np.array([122, 3, 5, 3])) == [3, 122]
+    assert store.observed_among(rows[:0]) == []

@@ -108,15 +108,14 @@ def row_residuals(model: ModelState, states: RowStates) -> csr_array | None:
         states = move(states, CPU)
         return neighbours_of(model.knowledge).residuals_at(states.to(torch.float64), cast(Cells, states.rows))
     rows = states.rows.cpu().numpy()
-    observed = np.intersect1d(rows, np.array(model.row_store.observed_rows, dtype=np.int64))
-    changed = {row: observations_of_row(model, row) for row in observed.tolist()}
+    changed = {row: observations_of_row(model, row) for row in model.row_store.observed_among(rows)}
     return _residuals_of_rows(model, rows, changed, "current")
 
 
 def reference_residuals(model: ModelState, rows: NDArray[np.int64]) -> csr_array:
     """Return the residuals of the references of ``rows``: (rows, known features)."""
     changed = {}
-    for row in np.intersect1d(rows, np.array(model.row_store.observed_rows, dtype=np.int64)).tolist():
+    for row in model.row_store.observed_among(rows):
         part = row_reference_part(model, row, observations_of_row(model, row))
         if part is not None:
             changed[row] = part
@@ -126,7 +125,11 @@ def reference_residuals(model: ModelState, rows: NDArray[np.int64]) -> csr_array
 def _residuals_of_rows(
     model: ModelState, rows: NDArray[np.int64], changed: Mapping[int, ObservationList], version: Version
 ) -> csr_array:
-    """Return the residuals of ``rows``: of the table, or of the observations in ``changed``, by row."""
+    """Return the residuals of ``rows`` (n,), which may repeat: (n, known features).
+
+    Those of a row in ``changed`` are the residuals of its observations there, from the ``version`` of its
+    state; those of other rows are the residuals of the table.
+    """
     from scipy.sparse import vstack
 
     neighbours = neighbours_of(model.knowledge)
@@ -137,6 +140,7 @@ def _residuals_of_rows(
     cells = backbone_cells(model, ObservationLists.of([changed[row] for row in positions.tolist()]))
     changed_residuals = neighbours.residuals_at(states, cells)
     is_changed = np.isin(rows, positions)
-    as_fitted, others = rows[~is_changed], np.searchsorted(positions, rows[is_changed])
+    of_table = neighbours.residuals[rows[~is_changed]]
+    of_changed = changed_residuals[np.searchsorted(positions, rows[is_changed])]
     order = np.argsort(np.argsort(is_changed, kind="stable"))
-    return vstack([neighbours.residuals[as_fitted], changed_residuals[others]], format="csr")[order]
+    return vstack([of_table, of_changed], format="csr")[order]

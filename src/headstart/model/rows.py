@@ -170,6 +170,13 @@ class RowStore:
         """The positions of the rows that were added or observed since fit, in ascending order."""
         return sorted({*self._base, *self._recent})
 
+    def observed_among(self, rows: NDArray[np.int64]) -> list[int]:
+        """Return those of ``rows`` that are ``observed_rows``, in ascending order without repetition."""
+        if len(rows) < len(self._base):  # a sorted list of all takes longer
+            return [row for row in np.unique(rows).tolist() if self.observations(row) is not None]
+        observed: list[int] = np.intersect1d(rows, np.array(self.observed_rows, dtype=np.int64)).tolist()
+        return observed
+
     def observers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the ``observed_rows`` that observed any of the features with these numbers."""
         if self._cells is None or self._cells[0] is not self._base:
