@@ -288,3 +288,13 @@ def test_mean_squares_count_features_by_their_observations() -> None:
         expected += counts[j] / counts.sum() * own
     found = mean_squared_weights(knowledge, knowledge.heads)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
+
+
+def test_features_without_metadata_are_described_one_by_one_or_together() -> None:
+    knowledge = world(mixed=True)
+    prior = HeadPrior(replace(knowledge, metadata=knowledge.metadata[:, :0], widths=()))
+    metadata, kinds = np.zeros((4, 0), np.float32), np.full(4, KindType.REAL)
+    for some in (slice(0, 1), slice(0, 3), slice(0, 4), 0, slice(0, 2)):
+        described = prior.describe(metadata[some], kinds[some])
+        assert described.shape == (*kinds[some].shape, prior.types + 1)
+        assert (described[..., KindType.REAL] == 1).all()

@@ -445,7 +445,7 @@ class HeadPrior(nn.Module):
         feature or a stack of features.
         """
         last = self._last_description  # the parts of one head are computed from the same description
-        if last is not None and _are_same(last[0], metadata) and bool((last[1] == kinds).all()):
+        if last is not None and _are_same(last, metadata, kinds):
             return last[2].reshape(*metadata.shape[:-1], -1)  # type: ignore[no-any-return]
         xp = namespace(metadata)
         columns = [add_cubic_terms(metadata, to_library_of(self.nonlinear, metadata))]
@@ -553,12 +553,18 @@ class HeadPrior(nn.Module):
         return torch.cat([matrix[:, :-1], zeros, matrix[:, -1:]], dim=1)
 
 
-def _are_same(one: Array, other: Any) -> bool:
-    """Return whether two arrays of numpy are views of the same numbers, which do not change."""
-    if not isinstance(other, np.ndarray) or one.size != other.size or one.dtype != other.dtype:
+def _are_same(last: tuple[Any, Any, Any], metadata: Any, kinds: Any) -> bool:
+    """Return whether ``metadata`` and ``kinds`` in numpy are those of the ``last`` description.
+
+    Metadata are the same if they are a view of the same numbers, which do not change.
+    """
+    before, kinds_before, _ = last
+    if not isinstance(metadata, np.ndarray) or before.dtype != metadata.dtype:
         return False
-    starts = {array.__array_interface__["data"][0] for array in (one, other)}
-    return len(starts) == 1
+    if before.size != metadata.size or kinds_before.size != kinds.size:  # without metadata, the size is 0
+        return False
+    starts = {array.__array_interface__["data"][0] for array in (before, metadata)}
+    return len(starts) == 1 and bool((kinds_before == kinds).all())
 
 
 def column_gains(regression: LooRidge, widths: tuple[int, ...], nonlinear: Tensor) -> Tensor:
