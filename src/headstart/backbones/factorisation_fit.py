@@ -115,7 +115,7 @@ def fit_empty_row(backbone: Factorisation, cells: Cells) -> None:
     counts = feature_sums(cells, cells.weighted(torch.ones_like(cells.values)))
     means = feature_sums(cells, cells.weighted(cells.values)) / counts.clamp(min=1e-12)
     squares = feature_sums(cells, cells.weighted(cells.values.double() ** 2)).sum()
-    centre = backbone.row_map[0].double()
+    centre = backbone.row_map[0].double()  # the signature of a row without observations is 1, 0, 0, …
     factors = factors_of_means(backbone, counts, means)
 
     def squared_error(factors: Tensor) -> float:

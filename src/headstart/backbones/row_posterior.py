@@ -105,13 +105,6 @@ class RowPosterior:
     relative_precision: AnyArray  # (…): precision of a row's observations relative to the average row
 
     @property
-    def covariance_matrices(self) -> AnyArray:
-        """The covariances as matrices: (…, latent, latent)."""
-        if isinstance(self.covariance, Tensor):
-            return unpack(self.covariance, self.mean.shape[1])
-        return self.covariance
-
-    @property
     def variance(self) -> AnyArray:
         """The variances of the factors: (…, latent)."""
         if isinstance(self.covariance, Tensor):

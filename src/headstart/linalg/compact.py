@@ -281,7 +281,7 @@ def to_halves(numbers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _powers_above(numbers: Tensor) -> Tensor:
-    """Return the smallest powers of 2 that are larger than the numbers (n,), which are not negative: (n,)."""
+    """Return the smallest power of 2 above each of the positive ``numbers`` (n,), and 1 for a 0: (n,)."""
     return torch.ldexp(torch.ones_like(numbers), torch.frexp(numbers).exponent)
 
 
