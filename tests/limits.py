@@ -35,6 +35,7 @@ _PLACES = {
     "bytes_sent_per_block": "distributed:_BLOCK_BYTES",
     # core, backbones, adapters
     "predicted_cells_per_block": "core.types:_CELLS_AT_ONCE",
+    "local_numbers_per_block": "core.neighbours:_NUMBERS_AT_ONCE",
     "grid_cost": "backbones.pvae:GRID_COST",
     "row_posterior_block": "backbones.factorisation:_NUMBERS_AT_ONCE",
     "signature_quantile_rows": "backbones.signature:_QUANTILE_ROWS",

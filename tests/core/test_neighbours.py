@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_array, vstack
+from tests.limits import Limits
 from tests.oracles.neighbours import (
     inputs_of,
     posterior_of,
@@ -119,6 +120,25 @@ def test_chosen_weights_are_the_posterior_mean_under_the_shared_prior(
     fast = neighbours.chosen_weights(METADATA, kind, observed, residuals, weights if weighted else None)
     assert fast.features.tolist() == np.flatnonzero(slow).tolist()
     assert fast.values == pytest.approx(slow[slow != 0], rel=1e-3, abs=1e-5)
+
+
+def test_blocks_that_bound_memory_change_no_evidence_and_no_shift(limits: Limits) -> None:
+    knowledge, (rows, residuals) = knowledge_of(KindType.RATING), context_of(12)
+
+    def results() -> tuple[Any, Any, Any]:
+        neighbours = Neighbours(knowledge)
+        arguments = METADATA, int(KindType.RATING), neighbours.residuals[rows], residuals
+        matrix = neighbours.stack([neighbours.chosen_weights(*arguments)] * 3)
+        targets = knowledge.cells.transpose().take(torch.arange(3))
+        shifts = LocalPart.of_new(matrix).shifts_at(targets, neighbours.residuals)
+        sums = weighted_sums(neighbours.residuals, matrix)
+        return neighbours.evidence(*arguments, np.ones(12)).inputs, shifts, sums
+
+    whole = results()
+    for numbers in (1, 4 * FEATURES):
+        limits(local_numbers_per_block=numbers)
+        for part, expected in zip(results(), whole, strict=True):
+            np.testing.assert_array_equal(part, expected)
 
 
 def test_both_forms_of_the_posterior_agree() -> None:

@@ -154,8 +154,6 @@ class Neighbours:
         ``states``. If ``certain``, states and heads count as exactly known: behind a logistic link this makes
         a difference.
         """
-        from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
-
         knowledge, by_feature = self._knowledge, cells.transpose()
         heads = knowledge.heads.detach().to(states.activation.dtype)
         width = heads.weight.shape[1]
@@ -164,10 +162,7 @@ class Neighbours:
         if certain:
             heads, states = replace(heads, covariance=None), replace(states, variance=None)
         predictive = predict_cells(heads, states, by_feature, knowledge.kinds, knowledge.likelihood)
-        values = by_feature.values.to(states.activation.dtype)
-        parts = (predictive.residuals(values).double(), by_feature.index, by_feature.indptr)
-        numbers, index, indptr = (part.cpu().numpy() for part in parts)
-        by_row = csr_array((numbers, index, indptr), shape=(len(knowledge.kinds), len(cells))).T.tocsr()
+        by_row = sparse_residuals(predictive, by_feature).T.tocsr()
         by_row.sort_indices()
         return by_row
 
@@ -184,13 +179,17 @@ class Neighbours:
         counts: NDArray[np.float64] = self._knowledge.count_shots().cpu().double().numpy()
         return counts / max(1, len(self._knowledge.cells))
 
+    def _cosines(self, metadata: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the cosines of encoded ``metadata`` (width,) with those of known features: (features,)."""
+        mean, directions = self._directions
+        cosines: NDArray[np.float64] = directions @ _unit_vectors(metadata[None].astype(np.float64) - mean)[0]
+        return cosines
+
     def similar_weights(self, metadata: NDArray[np.float32]) -> LocalWeights:
         """Return the weights m of a feature with the encoded ``metadata`` (width,)."""
         if not len(metadata):
             return NO_WEIGHTS
-        mean, directions = self._directions
-        cosines = directions @ _unit_vectors(metadata[None].astype(np.float64) - mean)[0]
-        squares = np.maximum(0.0, cosines) ** 2
+        squares = np.maximum(0.0, self._cosines(metadata)) ** 2
         index = _largest(squares, SIMILAR)
         values = squares[index]
         return LocalWeights(index, values / max(1.0, float(values @ self._frequencies[index])))
@@ -227,9 +226,13 @@ class Neighbours:
         np.fill_diagonal(squares, 0.0)
         similarity = squares / np.maximum(1.0, squares @ self._frequencies[some])[:, None]
         residuals = self.residuals[:, some]
-        dense = residuals @ similarity.T  # (rows, features)
-        rows = np.repeat(np.arange(residuals.shape[0]), np.diff(residuals.indptr))
-        predicted = dense[rows, residuals.indices]
+        predicted = np.zeros(residuals.nnz)
+        height = max(1, _NUMBERS_AT_ONCE // len(some))
+        for start in range(0, residuals.shape[0], height):  # predictions of blocks of rows are dense
+            block = residuals[start : start + height]
+            rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
+            first = residuals.indptr[start]
+            predicted[first : first + block.nnz] = (block @ similarity.T)[rows, block.indices]
         by_feature = np.bincount(residuals.indices, residuals.data * predicted, len(some))
         product, square, total = by_feature.sum(), (predicted**2).sum(), (residuals.data**2).sum()
         if not square:
@@ -268,15 +271,12 @@ class Neighbours:
         products = observed.T @ (weights * residuals)
         size, gain = float(weights @ residuals**2), products**2 / (squares + 1)
         largest = float(gain.max(initial=0.0))
-        mean, directions = self._directions
-        cosine = directions @ _unit_vectors(metadata[None].astype(np.float64) - mean)[0]
+        cosine = self._cosines(metadata)
         square = np.maximum(0.0, cosine) ** 2
         similarity = square / max(1.0, float(square @ self._frequencies))
-        chosen = np.arange(count)
-        if count > most:
-            chosen = _largest(gain, most)
-        of_pairs = np.stack([shots, squares, products, gain, cosine, square, similarity])[:, chosen]
-        shots, squares, products, gain, cosine, square, similarity = of_pairs
+        chosen = _largest(gain, most) if count > most else np.arange(count)
+        of_candidates = np.stack([shots, squares, products, gain, cosine, square, similarity])[:, chosen]
+        shots, squares, products, gain, cosine, square, similarity = of_candidates
         lengths = np.sqrt(squares * size)
         correlation = products / np.where(lengths > 0, lengths, 1.0)
         agreement = products / np.sqrt(squares + 1) / 3
@@ -417,9 +417,7 @@ class LocalPart:
 
     def take(self, features: NDArray[np.int64]) -> LocalPart:
         """Return the local part of the ``features`` at these positions of the sequence, in this order."""
-        lines = np.full(self.size, -1)
-        lines[self.positions] = np.arange(len(self.positions))
-        lines = lines[features]
+        lines = _inverse(self.positions, self.size)[features]
         positions = np.flatnonzero(lines >= 0)
         lines = lines[positions]
         return LocalPart(len(features), positions, self.weights[lines], self.known[lines], self.strengths)
@@ -458,9 +456,7 @@ class LocalPart:
         """Return Σ_j a_j·R_ij at ``cells`` (n,): lines are features, indices rows of ``residuals``."""
         width = max(1, self.weights.shape[1])
         rows, lines = cells.index.cpu().numpy().astype(np.int64), cells.lines.cpu().numpy()
-        place = np.full(self.size, -1)  # of each feature of the sequence in ``weights``
-        place[self.positions] = np.arange(len(self.positions))
-        places = place[lines]
+        places = _inverse(self.positions, self.size)[lines]  # in ``weights``
         shifts = np.zeros(len(rows))
         asked = np.flatnonzero(places >= 0)
         counts = np.diff(residuals.indptr)[rows[asked]]
@@ -521,6 +517,15 @@ def local_part_of(
     return LocalPart.of_new(neighbours.stack(weights))
 
 
+def sparse_residuals(predictive: Predictive, cells: Cells) -> csr_array:
+    """Return the residuals of ``cells`` from their predictions as a sparse matrix: (lines, width)."""
+    from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
+
+    values = cells.values.to(predictive.logits.dtype)
+    parts = (predictive.residuals(values).double(), cells.index, cells.indptr)
+    return csr_array(tuple(part.cpu().numpy() for part in parts), shape=(len(cells), cells.width))
+
+
 def neighbours_of(knowledge: Knowledge) -> Neighbours:
     """Return the neighbours of a table; its residuals are computed once."""
     if "_neighbours" not in vars(knowledge):
@@ -541,6 +546,13 @@ def _largest(numbers: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     return positive
 
 
+def _inverse(positions: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Return where each of the numbers below ``size`` is among ``positions``, or −1: (size,)."""
+    inverse = np.full(size, -1)
+    inverse[positions] = np.arange(len(positions))
+    return inverse
+
+
 def _unit_vectors(numbers: NDArray[Any]) -> NDArray[np.float64]:
     """Divide each line by its length; a line of zeros stays."""
     lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
@@ -551,9 +563,8 @@ def _unit_vectors(numbers: NDArray[Any]) -> NDArray[np.float64]:
 def _dense_columns(matrix: csr_array, columns: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return some columns of a sparse matrix as a dense one: (rows, columns)."""
     rows, count = matrix.shape
-    place = np.full(count, -1)
-    place[columns] = np.arange(len(columns))
-    places, lines = place[matrix.indices], np.repeat(np.arange(rows), np.diff(matrix.indptr))
+    places = _inverse(columns, count)[matrix.indices]
+    lines = np.repeat(np.arange(rows), np.diff(matrix.indptr))
     there = places >= 0
     dense = np.zeros((rows, len(columns)))
     dense[lines[there], places[there]] = matrix.data[there]

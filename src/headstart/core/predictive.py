@@ -72,8 +72,8 @@ class Predictive:
     kinds: Tensor  # the kind of each cell; broadcasts to (…)
     likelihood: Likelihood
 
-    def at(self, cells: slice) -> Predictive:
-        """Return the distributions of some ``cells``, which are one dimension."""
+    def at(self, cells: slice | Tensor) -> Predictive:
+        """Return the distributions of some ``cells``, a slice or a mask of their one dimension."""
         parts = (self.logits[cells], self.variance[cells], self.noise[cells], self.kinds[cells])
         return Predictive(*parts, self.likelihood)
 

@@ -63,8 +63,8 @@ class Outcome:
     # (n, parts): residuals of neighbours by which the local part moves a prediction at strength 1
     local: Tensor | None = None
 
-    def at(self, values: slice) -> Outcome:
-        """Return the outcome of some ``values``."""
+    def at(self, values: slice | Tensor) -> Outcome:
+        """Return the outcome of some ``values``, a slice or a mask (n,)."""
         weights = None if self.weights is None else self.weights[values]
         local = None if self.local is None else self.local[values]
         parts = (self.truth[values], self.feature[values], self.binary[values])
@@ -73,19 +73,6 @@ class Outcome:
     def weighted(self, numbers: Tensor) -> Tensor:
         """Multiply ``numbers`` of the values (n,) by their weights."""
         return numbers if self.weights is None else numbers * self.weights.to(numbers.dtype)
-
-    def take(self, values: Tensor) -> Outcome:
-        """Return the outcome of the ``values`` in a mask (n,)."""
-        predictive = self.predictive
-        parts = {name: getattr(predictive, name)[values] for name in ("logits", "variance", "noise", "kinds")}
-        optional = (None if part is None else part[values] for part in (self.weights, self.local))
-        return Outcome(
-            replace(predictive, **parts),
-            self.truth[values],
-            self.feature[values],
-            self.binary[values],
-            *optional,
-        )
 
     @property
     def features(self) -> int:

@@ -538,7 +538,7 @@ def lowers_error_at_rows(rows: RowOutcomes, standard_errors: float = 0.0) -> boo
 def _by_observations(rows: RowOutcomes) -> tuple[CandidateOutcomes, CandidateOutcomes]:
     """Return the outcomes at rows by their number of observations, without and with the local part."""
     sizes = torch.unique(rows.observed).tolist()
-    plain = CandidateOutcomes({size: rows.outcome.take(rows.observed == size) for size in sizes})
+    plain = CandidateOutcomes({size: rows.outcome.at(rows.observed == size) for size in sizes})
     return plain, _shift_by(plain, KNOWN_PART, dict.fromkeys(sizes, 1.0))
 
 

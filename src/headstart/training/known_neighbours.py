@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headstart.adapters.base import Adapter
 from headstart.backbones.base import Backbone
-from headstart.core.neighbours import NO_WEIGHTS, LocalWeights, neighbours_of
+from headstart.core.neighbours import NO_WEIGHTS, LocalWeights, neighbours_of, sparse_residuals
 from headstart.core.predictive import predict_cells
 from headstart.core.types import Heads, Knowledge
 from headstart.table.cells import Cells
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KNOWN_CHOSEN = 32  # neighbours of a known feature: the weights of all features are stored
 
-_MOST_ROWS = 1000  # of a feature, from which its weights are estimated
+_MOST_ROWS = 1000  # of a feature, from which its weights are estimated, at most
 
 
 class HalvedResiduals(NamedTuple):
@@ -63,24 +63,21 @@ def halve_residuals(
     seed : int
         The seed that chooses the halves.
     """
-    from scipy.sparse import csr_array
-
     cells = knowledge.cells
     rank = random_ranks(cells, torch.Generator().manual_seed(seed))
-    first, position = 2 * rank < cells.counts[cells.lines], torch.full((len(knowledge.kinds),), -1)
+    is_first = 2 * rank < cells.counts[cells.lines]
+    position = torch.full((len(knowledge.kinds),), -1)  # of each feature of the table in ``features``
     position[features] = torch.arange(len(features))
-    asked = position[cells.index] >= 0
-    context = Cells.concatenate([cells.keep(half) for half in (first, ~first)])
-    targets = Cells.concatenate([cells.keep(half & asked) for half in (~first, first)])
+    has_head = position[cells.index] >= 0
+    context = Cells.concatenate([cells.keep(half) for half in (is_first, ~is_first)])
+    targets = Cells.concatenate([cells.keep(half & has_head) for half in (~is_first, is_first)])
     by_feature = replace(targets, index=position[targets.index], width=len(features)).transpose()
     states, kinds = backbone.states(context), knowledge.kinds[features]
     predictive = predict_cells(heads, adapter.refine(states), by_feature, kinds, knowledge.likelihood)
-    parts = (predictive.residuals(by_feature.values).double(), by_feature.index, by_feature.indptr)
-    numbers, index, indptr = (part.cpu().numpy() for part in parts)
-    shape, weights = (len(features), len(targets)), by_feature.weights
+    weights = by_feature.weights
     return HalvedResiduals(
         neighbours_of(knowledge).residuals_at(states, context),
-        csr_array((numbers, index, indptr), shape=shape),
+        sparse_residuals(predictive, by_feature),
         None if weights is None else weights.cpu().double().numpy(),
     )
 
@@ -103,22 +100,22 @@ def fit_known_weights(
     neighbours = neighbours_of(knowledge)
     observed, others, weights = halve_residuals(backbone, adapter, knowledge, heads, features, seed)
     metadata, kinds = knowledge.metadata.cpu().numpy(), knowledge.kinds.tolist()
-    sizes = torch.ones(len(kinds)) if groups is None else torch.bincount(groups)[groups]
-    found = []
+    group_sizes = torch.ones(len(kinds)) if groups is None else torch.bincount(groups)[groups]
+    weights_by_feature = []
     for line, feature in enumerate(features.tolist()):
-        if sizes[feature] > 1:
-            found.append(NO_WEIGHTS)
+        if group_sizes[feature] > 1:
+            weights_by_feature.append(NO_WEIGHTS)
             continue
         span = slice(*others.indptr[line : line + 2])
         rows, numbers = others.indices[span], others.data[span]
         of_rows = None if weights is None else weights[span]
-        if len(rows) > _MOST_ROWS:  # those of both halves alike
+        if len(rows) > _MOST_ROWS:  # evenly spaced, so that both halves have their share
             some = np.linspace(0, len(rows) - 1, _MOST_ROWS).astype(np.int64)
             rows, numbers = rows[some], numbers[some]
             of_rows = None if of_rows is None else of_rows[some]
-        found.append(
+        weights_by_feature.append(
             neighbours.chosen_weights(
                 metadata[feature], kinds[feature], observed[rows], numbers, of_rows, KNOWN_CHOSEN
             )
         )
-    return found
+    return weights_by_feature
