@@ -125,3 +125,30 @@ def test_an_observation_makes_a_cell_applicable(model, tmp_path):
     assert len(changed.table().not_applicable) == before - 2
     changed.remove_feature("job")
     assert len(changed.table().not_applicable) == before - 5
+
+
+def test_parts_of_a_table_have_only_their_own_cells(model, tmp_path):
+    table = model.table()
+    assert len(table.without_features(["q0"]).not_applicable) == 4
+    assert len(table.with_features(["job=field", "q1"]).not_applicable) == 3
+    assert len(table.with_rows(np.arange(ROWS) > 1).not_applicable) == 3 + 1
+    assert len(table.as_clicks().not_applicable) == 5 + 1
+    Headstart(adapter="bayes", quiet=True).fit(table.without_features(["q0"])).save(tmp_path / "m")
+
+
+def test_a_category_without_any_level_has_no_cells(tmp_path):
+    wide = frame().assign(empty="n/a")
+    table = Table.read(wide, kinds=KINDS | {"empty": "category"}, not_applicable=[-8, "n/a"])
+    assert table.not_applicable == Table.read(frame(), kinds=KINDS, not_applicable=[-8, "n/a"]).not_applicable
+
+
+def test_they_keep_their_cells_under_new_names(model, tmp_path):
+    model.save(tmp_path / "m")
+    renamed = Headstart.load(tmp_path / "m")
+    renamed.rename_feature("job", "work")
+    renamed.rename_feature("q0", "first")
+    renamed.rename_row("r1", "one")
+    renamed.save(tmp_path / "m")
+    for each in (renamed, Headstart.load(tmp_path / "m")):
+        assert len(each.table().not_applicable) == 9
+        assert np.isnan(each.predict(["one"], ["first", "work=field", "size"]).mean).all()

@@ -1495,7 +1495,7 @@ class Headstart:
             if name in state.rows and state.rows.position(name) != position:
                 raise InputError(f"row {name!r} is already in the model")
             self._change(
-                state.with_row_store(state.row_store.rename(position, name)),
+                state.rename_row(position, name),
                 lambda: {"verb": "rename_row", "name": known, "to": name},
             )
             LOG.info("renamed row %r to %r", known, name)

@@ -23,6 +23,7 @@ from headstart.table.kinds import (
     Kind,
     column_name,
     is_value,
+    owner_of_column,
     split_column,
 )
 from headstart.table.labels import LEVEL
@@ -53,7 +54,7 @@ def is_level(feature: Feature) -> bool:
 
 def owner_of(feature: Feature) -> str:
     """Return the name of the category of a column, or of any other feature itself."""
-    return split_column(feature.name)[0] if is_level(feature) else feature.name
+    return owner_of_column(feature.name, feature.kind)
 
 
 def require_whole(model: ModelState, feature: object, verb: str) -> None:

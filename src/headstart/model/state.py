@@ -33,9 +33,7 @@ from headstart.model.rows import RowMetadata, RowStore, Version
 from headstart.model.staleness import NO_ERRORS, ErrorSums
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
-from headstart.table.kinds import (
-    KindType,
-)
+from headstart.table.kinds import KindType, owner_of_column
 from headstart.table.margins import (
     Click,
 )
@@ -439,7 +437,14 @@ class ModelState:
         if feature.in_backbone:
             names = Names([name if old == feature.name else old for old in names], "feature")
         feature_store = self.feature_store.rename(feature.name, name, names)
-        return copy_with(self, feature_store=feature_store, backbone_features=names)
+        owner, new_owner = (owner_of_column(column, feature.kind) for column in (feature.name, name))
+        cells = self.not_applicable.renamed({}, {owner: new_owner})
+        return copy_with(self, feature_store=feature_store, backbone_features=names, not_applicable=cells)
+
+    def rename_row(self, position: int, name: str) -> ModelState:
+        """Return the model in which the row at a ``position`` has the new name ``name``."""
+        cells = self.not_applicable.renamed({self.rows[position]: name}, {})
+        return copy_with(self.with_row_store(self.row_store.rename(position, name)), not_applicable=cells)
 
     def adapter_inputs(self, features: list[Feature], version: Version) -> tuple[FeatureBatch, RowStates]:
         """Return the features as a batch, and the states of rows that its contexts index.

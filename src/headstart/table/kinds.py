@@ -97,6 +97,11 @@ def split_column(name: str) -> tuple[str, str]:
     return feature, level
 
 
+def owner_of_column(name: str, kind: Kind) -> str:
+    """Return the feature of a column: the category of the column of a level, or else the column itself."""
+    return split_column(name)[0] if isinstance(kind.margin, Category) else name
+
+
 def group_columns(names: Sequence[str], kinds: Kinds) -> NDArray[np.int64]:
     """Return the number of the feature of each column, in the order of first occurrence: (columns,).
 

@@ -5,7 +5,7 @@ Such a cell has no value, as one that is only missing. The difference: its value
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -89,6 +89,14 @@ class NotApplicable:
     def without_feature(self, feature: str) -> NotApplicable:
         """Return the set without a feature."""
         return self.without([(row, feature) for row in self.rows_of(feature)])
+
+    def within(self, rows: Container[str], features: Container[str]) -> NotApplicable:
+        """Return the cells of these ``rows`` and ``features``."""
+        return self.without([cell for cell in self if cell[0] not in rows or cell[1] not in features])
+
+    def renamed(self, rows: Mapping[str, str], features: Mapping[str, str]) -> NotApplicable:
+        """Return the set in which some ``rows`` and ``features`` have new names, given as {old: new}."""
+        return NotApplicable((rows.get(row, row), features.get(name, name)) for row, name in self)
 
     def index(self, rows: Names, features: Names) -> NDArray[np.int32]:
         """Return the positions of the cells in ``rows`` and ``features``: (n, 2)."""

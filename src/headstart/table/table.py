@@ -29,7 +29,14 @@ from headstart.table.cells import (
     take_positions,
 )
 from headstart.table.kind_inference import KindsLike
-from headstart.table.kinds import Kind, Kinds, feature_kinds, group_columns, require_representable
+from headstart.table.kinds import (
+    Kind,
+    Kinds,
+    feature_kinds,
+    group_columns,
+    owner_of_column,
+    require_representable,
+)
 from headstart.table.matrices import is_matrix, matrix_source
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing_values import MissingCodes, MissingLike
@@ -286,6 +293,9 @@ class Table:
             object.__setattr__(self, name, array)
         if not is_sorted(self.row_index, self.feature_index):
             raise InputError("a table's observations must be sorted by (row, feature), each pair once")
+        if len(self.not_applicable):  # only cells of rows and features of the table
+            features = set(map(owner_of_column, self.features, self.kinds))
+            object.__setattr__(self, "not_applicable", self.not_applicable.within(self.rows, features))
 
     def __len__(self) -> int:
         return len(self.values)

@@ -12,6 +12,7 @@ from headstart.model.row_states import given_values
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, MetadataSchema, Names, Table
 from headstart.table.kinds import (
+    owner_of_column,
     split_column,
 )
 from headstart.table.margins import (
@@ -171,10 +172,7 @@ def long_form(table: Table) -> pa.Table:
 def _observation_lines(table: Table) -> pa.Table:
     """Return the observations of a table, one per line."""
     rows = pa.array(list(table.rows), pa.string()).take(pa.array(table.row_index))
-    owners = [
-        split_column(name)[0] if isinstance(kind.margin, Category) else name
-        for name, kind in zip(table.features, table.kinds, strict=True)
-    ]
+    owners = list(map(owner_of_column, table.features, table.kinds))
     features = pa.array(owners, pa.string()).take(pa.array(table.feature_index))
     values = table.values.astype(np.float64)  # numbers in single precision would be written differently
     columns = {"row": rows, "feature": features, "value": pa.array(values)}

@@ -519,7 +519,7 @@ def _rename_feature(model: ModelState, call: Call) -> ModelState:
 
 
 def _rename_row(model: ModelState, call: Call) -> ModelState:
-    return model.with_row_store(model.row_store.rename(model.rows.position(call["name"]), call["to"]))
+    return model.rename_row(model.rows.position(call["name"]), call["to"])
 
 
 _VERBS: dict[str, Callable[[ModelState, Call], ModelState]] = {
