@@ -15,9 +15,7 @@ from headstart.adapters.base import Adapter, AdapterConfig, register_adapter
 from headstart.core.devices import CPU, move
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError
-from headstart.table.margins import (
-    VALUE_TYPES,
-)
+from headstart.table.margins import VALUE_TYPES
 
 _MIDDLE = (0.5, 0.5, 0.0)  # the middle of each kind's scale: the mean of kinds without observations
 

@@ -17,9 +17,7 @@ from headstart.linalg.packed import append_one
 from headstart.linalg.ragged import segment_max, segment_softmax, segment_sum
 from headstart.table.cells import Cells
 from headstart.table.columns import ImageShape, Structure, TokenSequence
-from headstart.table.margins import (
-    VALUE_TYPES,
-)
+from headstart.table.margins import VALUE_TYPES
 
 _MAX_CACHED = 2**25  # numbers of all rows cached between calls: 128 MiB
 

@@ -23,9 +23,7 @@ from headstart.adapters.baselines import RandomConfig, RandomHead, split_by_work
 from headstart.core.likelihood import Likelihood
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.linalg.ragged import pad
-from headstart.table.margins import (
-    VALUE_TYPES,
-)
+from headstart.table.margins import VALUE_TYPES
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # of Adam, as in the paper
 

@@ -42,12 +42,8 @@ from headstart.linalg.row_sharded import (
     global_sum,
     second_moment,
 )
-from headstart.table.kinds import (
-    KindType,
-)
-from headstart.table.margins import (
-    VALUE_TYPES,
-)
+from headstart.table.kinds import KindType
+from headstart.table.margins import VALUE_TYPES
 
 _PRIOR_SHARE, _PRIOR_FEATURES = 0.25, 10.0  # prior mean and pseudo-count of ``p_uninformative``
 

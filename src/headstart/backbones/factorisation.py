@@ -39,12 +39,8 @@ from headstart.linalg.array_ops import Array, namespace
 from headstart.linalg.packed import inverse, outer_products, pack, unpack
 from headstart.linalg.ragged import groups_of_similar_counts
 from headstart.table.cells import Cells
-from headstart.table.kinds import (
-    KindType,
-)
-from headstart.table.margins import (
-    VALUE_TYPES,
-)
+from headstart.table.kinds import KindType
+from headstart.table.margins import VALUE_TYPES
 
 _LARGE = 20_000  # features from which the default factorisation is smaller, to save memory
 

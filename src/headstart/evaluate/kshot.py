@@ -20,12 +20,8 @@ from headstart.evaluate.metrics import Answers
 from headstart.evaluate.rankings import Lists, is_relevant
 from headstart.table import Table
 from headstart.table.cells import Cells, offsets
-from headstart.table.kinds import (
-    Kinds,
-)
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.kinds import Kinds
+from headstart.table.margins import Category
 from headstart.training.episodes import random_ranks
 from headstart.training.table_inputs import table_groups
 

@@ -31,12 +31,8 @@ from headstart.model.saving.export import export_table
 from headstart.model.state import ModelState
 from headstart.table import Cells, Kinds, Names, Table
 from headstart.table.cells import offsets
-from headstart.table.kinds import (
-    KindType,
-)
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.kinds import KindType
+from headstart.table.margins import Category
 from headstart.training.table_inputs import table_groups
 
 On = Literal["features", "cells"]

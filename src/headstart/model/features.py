@@ -25,12 +25,8 @@ from headstart.linalg.packed import frobenius_norms
 from headstart.model.observations import ObservationList
 from headstart.model.persistent import Arena, PersistentArray, copy_with
 from headstart.table import Kind, Kinds, MetadataSchema
-from headstart.table.kinds import (
-    split_column,
-)
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.kinds import split_column
+from headstart.table.margins import Category
 from headstart.table.names import Names, as_name
 
 

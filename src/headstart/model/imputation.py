@@ -19,12 +19,8 @@ from headstart.model.levels import category_columns, columns_of
 from headstart.model.prediction import leave_out, predict_features
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names, Table
-from headstart.table.kinds import (
-    split_column,
-)
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.kinds import split_column
+from headstart.table.margins import Category
 from headstart.table.names import as_name
 
 

@@ -37,9 +37,7 @@ from headstart.table.matrices import is_matrix
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing_values import MissingLike, as_missing
 from headstart.table.names import as_name, display_spelling
-from headstart.table.reading import (
-    Form,
-)
+from headstart.table.reading import Form
 from headstart.table.sources import advise_on_text, lost_digits
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights

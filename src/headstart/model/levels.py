@@ -27,9 +27,7 @@ from headstart.table.kinds import (
     split_column,
 )
 from headstart.table.labels import LEVEL
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.margins import Category
 from headstart.table.names import as_name
 from headstart.training.level_strength import level_chances
 

@@ -34,9 +34,7 @@ from headstart.model.staleness import NO_ERRORS, ErrorSums
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
 from headstart.table.kinds import KindType, owner_of_column
-from headstart.table.margins import (
-    Click,
-)
+from headstart.table.margins import Click
 from headstart.table.not_applicable import NO_CELLS, NotApplicable
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import age_weights

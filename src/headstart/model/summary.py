@@ -20,9 +20,7 @@ from headstart.table.kinds import (
     KindType,
     split_column,
 )
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.margins import Category
 from headstart.table.names import as_name
 from headstart.training.comparison import Verdict
 

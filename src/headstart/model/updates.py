@@ -78,9 +78,7 @@ from headstart.model.state import (
     find_units,
     given_exposure,
 )
-from headstart.model.triples import (
-    Triples,
-)
+from headstart.model.triples import Triples
 from headstart.table import Cells
 from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL

@@ -31,9 +31,7 @@ from headstart.model.levels import category_columns, owner_of
 from headstart.model.observations import ObservationList
 from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState
-from headstart.model.triples import (
-    Triples,
-)
+from headstart.model.triples import Triples
 from headstart.model.updates import add_observations, remove_feature, remove_row, with_row_metadata
 from headstart.service.errors import LOG
 from headstart.service.store import Cell, Delta, Store, read_all, read_last_number, read_since
@@ -44,9 +42,7 @@ from headstart.table.kinds import (
     Kind,
     KindType,
 )
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.margins import Category
 
 
 @dataclass(frozen=True)

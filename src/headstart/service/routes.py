@@ -55,9 +55,7 @@ from headstart.table.kinds import (
     split_column,
 )
 from headstart.table.labels import LEVEL
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.margins import Category
 from headstart.table.words import plural
 from headstart.training.calibration import LEVELS
 

@@ -16,12 +16,8 @@ from headstart.core.clicks import LEAST_CHANCE, click_log_odds, is_click
 from headstart.core.likelihood import soft_logit
 from headstart.core.predictive import Predictive
 from headstart.core.types import interpolate_shots
-from headstart.table.kinds import (
-    KindType,
-)
-from headstart.table.margins import (
-    VALUE_TYPES,
-)
+from headstart.table.kinds import KindType
+from headstart.table.margins import VALUE_TYPES
 
 _SHRINKAGE_FEATURES = 10  # number of held-out features at which a correction is shrunk by half
 

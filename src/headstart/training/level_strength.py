@@ -23,9 +23,7 @@ from headstart.core.predictive import predict_cells
 from headstart.distributed import process_group
 from headstart.progress import Reporter
 from headstart.table import Table
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.margins import Category
 from headstart.training.recipe import Recipe, train
 from headstart.training.table_inputs import feature_batch
 

@@ -15,12 +15,8 @@ from headstart.linalg.row_sharded import global_count
 from headstart.table import Kind, Kinds, Table
 from headstart.table.cells import Cells
 from headstart.table.kind_inference import resolve_kinds
-from headstart.table.kinds import (
-    KindType,
-)
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.kinds import KindType
+from headstart.table.margins import Category
 from headstart.table.outliers import (
     LEAST_DEVIATION,
     global_row_scales,

@@ -15,9 +15,7 @@ from headstart.table.kinds import (
     owner_of_column,
     split_column,
 )
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.margins import Category
 from headstart.table.metadata import as_array, as_text
 from headstart.table.reading import sort_observations
 

@@ -43,9 +43,7 @@ from headstart.model.inputs import (
 )
 from headstart.model.staleness import ErrorSums
 from headstart.model.state import ModelState
-from headstart.model.triples import (
-    Triples,
-)
+from headstart.model.triples import Triples
 from headstart.model.updates import (
     Update,
     add_features,

@@ -49,12 +49,8 @@ from headstart.model.saving.format import (
 from headstart.model.saving.validation import check_counts, check_tensors
 from headstart.model.state import ModelState
 from headstart.table import Kind, Names
-from headstart.table.kinds import (
-    KindType,
-)
-from headstart.table.margins import (
-    margin_of,
-)
+from headstart.table.kinds import KindType
+from headstart.table.margins import margin_of
 from headstart.table.metadata import table_from
 
 _MAX_LOOKUPS = 1000  # with more lookups, a dictionary of all names is cheaper

@@ -24,9 +24,7 @@ from headstart.table.kinds import (
     LARGEST,
     KindType,
 )
-from headstart.table.margins import (
-    VALUE_TYPES,
-)
+from headstart.table.margins import VALUE_TYPES
 from headstart.training.calibration import LEVELS
 
 if TYPE_CHECKING:
