@@ -473,9 +473,8 @@ class HeadPrior(nn.Module):
         readable = torch.ones(len(self.base) - 1 - self.kernel.width, dtype=torch.bool)
         proved = torch.repeat_interleave(self.linear_gains > widths / len(regressed), widths)
         readable[: 3 * len(proved)] = proved.repeat(3)  # the numbers and their two cubic terms
-        readable[3 * self.nonlinear.numel() :][: SPLINE_TERMS * len(self.numeric)] = (
-            False  # too many of a number
-        )
+        splines = readable[3 * self.nonlinear.numel() :][: SPLINE_TERMS * len(self.numeric)]
+        splines.fill_(False)  # a number has too many of them
         return readable
 
     def means(self, metadata: Array, kinds: Array, known: Array) -> Array:

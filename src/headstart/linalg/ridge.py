@@ -381,9 +381,8 @@ class _ErrorsByStrength:
 
     def errors(self, strengths: Tensor) -> Tensor:
         """Return the errors at each of ``strengths`` (strengths,): (…, strengths, lines)."""
-        shrunk = 1 / (
-            self.values.clamp(min=0)[..., None, :] + 1 / strengths[:, None]
-        )  # (…, strengths, width)
+        values = self.values.clamp(min=0)[..., None, :]
+        shrunk = 1 / (values + 1 / strengths[:, None])  # (…, strengths, width)
         leverage = self.leverage + (shrunk @ (self.remaining**2).mT) * self.weights
         error = self._squared - 2 * (shrunk @ self._products.mT)
         # In blocks of strengths: arrays of all together may not stay in the processor's cache.

@@ -43,7 +43,9 @@ def local_part(
     """
     if model.local is None:
         return None
-    return model.local_cache.last_part(features, lambda: _compute_local_part(model, features, slots))
+    return model.local_cache.last_part(
+        features, model.knowledge, lambda: _compute_local_part(model, features, slots)
+    )
 
 
 def _compute_local_part(

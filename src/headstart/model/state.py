@@ -288,8 +288,8 @@ class LocalCache:
 
     def __init__(self) -> None:
         self._weights: tuple[object, object, dict[int, LocalWeights]] = (None, None, {})
-        # The last long sequence of features with its local part, for predictions of all features.
-        self._last: tuple[Sequence[Feature | None], LocalPart | None] | None = None
+        # The last long sequence of features and its knowledge with its local part, to predict all features.
+        self._last: tuple[Sequence[Feature | None], Knowledge, LocalPart | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -305,15 +305,21 @@ class LocalCache:
         return weights[2]
 
     def last_part(
-        self, features: Sequence[Feature | None], compute: Callable[[], LocalPart | None]
+        self,
+        features: Sequence[Feature | None],
+        knowledge: Knowledge,
+        compute: Callable[[], LocalPart | None],
     ) -> LocalPart | None:
-        """Return the local part of a sequence of ``features``, computed if it is not the last long one."""
+        """Return the local part of ``features``, computed if it is not the last long one.
+
+        It depends on the sequence of features, which does not change, and on the ``knowledge``.
+        """
         if len(features) <= _FEW_FEATURES:
             return compute()
         last = self._last
-        if last is None or last[0] is not features:
-            self._last = last = (features, compute())
-        return last[1]
+        if last is None or last[0] is not features or last[1] is not knowledge:
+            self._last = last = (features, knowledge, compute())
+        return last[2]
 
 
 @dataclass(frozen=True)

@@ -474,7 +474,7 @@ def build_judgement(candidates: Mapping[str, CandidateOutcomes], chosen: str, fe
     return Judgement(shots=shots, features=features, chosen=chosen, candidates=verdicts)
 
 
-# -- local parts ------------------------------------------------------------------
+# -- local parts --------------------------------------------------------------------------------------
 
 
 def fit_local_strengths(candidate: CandidateOutcomes) -> tuple[LocalStrengths, CandidateOutcomes] | None:
