@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from headstart import client as http_client
 from headstart.datasets import synthetic_clicks
-from headstart.model import Headstart
+from headstart.model import Headstart, ranking
+from headstart.service import schemas
 from tests.service.conftest import Start
 
 
@@ -68,3 +71,7 @@ def test_an_unknown_column_of_a_filter_is_refused(saved: Path, start: Start) -> 
     answer = client.post("/v1/recommend", json={"row": model.rows[0], "where": {"genre": "Drama"}})
     assert answer.status_code in (404, 422)
     assert "no metadata column" in answer.text
+
+
+def test_the_service_and_its_client_rank_by_the_criteria_of_the_library() -> None:
+    assert get_args(schemas.By) == get_args(http_client.By) == get_args(ranking.By)

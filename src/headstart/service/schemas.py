@@ -96,7 +96,7 @@ Quantile = Annotated[float, Field(ge=0.5, le=MAX_LEVEL, strict=True)]
 
 Count = Annotated[int, Field(ge=1, le=1000, strict=True)]
 
-By = Literal["mean", "lower", "upper", "sample", "lift", "information"]
+By = Literal["mean", "lower", "upper", "sample", "lift", "relevance", "information"]
 
 Where = Annotated[
     dict[Name, str | int | float | bool | list[str | int | float | bool]],
