@@ -42,6 +42,10 @@ def test_features_are_questions_with_levels(saved: Path, start: Start) -> None:
     assert shares["levels"] == LEVELS
     assert sum(shares["mean"]) == pytest.approx(1)
     assert client.get("/v1/features/q1=A/history").status_code == 200
+    level = client.get("/v1/features/q1=A").json()
+    assert level["kind"] == "category"
+    assert level["uncertainty"] == shown["uncertainty"]  # that of the first level
+    assert client.get("/v1/features/q1=B").json()["uncertainty"] > 0
     assert "name one of its levels, as 'q1=A'" in client.get("/v1/features/q1/history").text
 
 

@@ -238,7 +238,6 @@ def show_feature(request: Request, name: str) -> Response:
     with not_found():
         feature = snapshot.model.feature(name)
     index: FeatureIndex = request.app.state.indices.of(snapshot.fitted)
-    position = np.array([index.position(feature.name)])
     stored = None
     with suppress(StorageError):
         stored = service.store.feature((category_columns(snapshot.fitted, feature.name) or [feature.name])[0])
@@ -251,7 +250,7 @@ def show_feature(request: Request, name: str) -> Response:
         "high": feature.kind.high,
         "metadata": feature.metadata,
         "shots": feature.shots,
-        "uncertainty": float(index.uncertainty_of(position)[0]),
+        "uncertainty": index.uncertainty_of_one(feature.name),
         "fitted": stored is None,
         "fixed": feature.fixed,
         "added": format_time(stored.at if stored else None),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headstart.core.types import second_moment
 from headstart.errors import InputError
 from headstart.linalg.packed import weighted_traces
-from headstart.model.levels import category_columns
+from headstart.model.levels import category_columns, owner_of
 from headstart.model.prediction import Prediction, predict_features
 from headstart.model.ranking import average_row
 from headstart.model.state import ModelState
@@ -102,14 +102,6 @@ class FeatureIndex:
         """The uncertainty of all features; see ``uncertainty_of``."""
         return self.uncertainty_of(np.arange(len(self.names)))
 
-    @cached_property
-    def _positions(self) -> dict[str, int]:
-        return {name: position for position, name in enumerate(self.names)}
-
-    def position(self, name: str) -> int:
-        """Return the position of a feature."""
-        return self._positions[name]
-
     def find(self, text: str, sort: Sort, *, descending: bool) -> NDArray[np.int64]:
         """Return the positions of the features whose names or titles contain a text, sorted.
 
@@ -133,16 +125,24 @@ class FeatureIndex:
             return positions[order]
         return positions[order[::-1] if descending else order]
 
-    @torch.no_grad()
     def uncertainty_of(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the root of the mean variance over all rows of the heads' outputs: (positions,).
 
         It is in data units, or in log-odds behind a logistic link, of a category those of its first level;
         NaN if heads have no covariance.
         """
-        model, result = self.model, np.full(len(positions), np.nan)
-        slots = self._slots[positions]
-        if not len(positions) or model.feature_store.heads_at(slice(0, 1)).covariance is None:
+        return self._uncertainty_at(self._slots[positions])
+
+    def uncertainty_of_one(self, name: str) -> float:
+        """Return the uncertainty of one feature or level, as in ``uncertainty_of``."""
+        columns = category_columns(self.model, name)[:1] or [name]
+        return float(self._uncertainty_at(np.array(self.model.feature_store.slots(columns)))[0])
+
+    @torch.no_grad()
+    def _uncertainty_at(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the uncertainty of the heads in ``slots`` (n,): (n,)."""
+        model, result = self.model, np.full(len(slots), np.nan)
+        if not len(slots) or model.feature_store.heads_at(slice(0, 1)).covariance is None:
             return result
         moment = second_moment(model.states)
         for start in range(0, len(slots), _HEADS_AT_ONCE):
@@ -208,7 +208,8 @@ def predict_over_rows(state: LiveState, model: ModelState, name: str) -> Predict
     """
     count = len(model.rows)
     rows = np.unique(np.linspace(0, count - 1, min(count, _MAX_ROWS)).round().astype(np.int64))
-    excluded = model.not_applicable.rows_of(name)
+    owner = owner_of(model.feature_store[name]) if name in model.feature_store else name
+    excluded = model.not_applicable.rows_of(owner)
     rows = rows[[model.rows[row] not in excluded for row in rows.tolist()]] if excluded else rows
     names = Names([model.rows[row] for row in rows.tolist()], "row")
     return predict_features(model, names, state.model.row_store.take(rows), [name])
