@@ -3,9 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from tests.states import state_of
 
 from headstart import Headstart, Table
 from headstart.errors import InputError
+from headstart.model.prediction import predict_one_cell
 from headstart.model.saving.export import long_form
 from headstart.table.not_applicable import NotApplicable
 
@@ -87,6 +89,7 @@ def test_such_cells_are_not_predicted(model):
     assert np.isnan(prediction.quantile(0.5)[0, 0])
     assert "not applicable" in repr(prediction)
     assert np.isnan(model.predict(["r0"], ["job=field"]).mean).all()
+    assert np.isnan(predict_one_cell(state_of(model), " r0", "q0", 0.9)).all()  # names have no outer blanks
 
 
 def test_rankings_draws_and_imputations_leave_them_out(model):

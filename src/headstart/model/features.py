@@ -676,7 +676,7 @@ class FeatureStore(Mapping[str, Feature]):
         size = int(slots.max(initial=-1)) + 1
         if len(norms) < size:
             norms = torch.cat([norms, torch.full((size - len(norms),), torch.nan)])
-        unknown = slots[norms.numpy()[slots] != norms.numpy()[slots]]
+        unknown = slots[np.isnan(norms.numpy()[slots])]
         if len(unknown):
             norms = norms.clone()
             for part in torch.split(torch.from_numpy(unknown), _NORMS_AT_ONCE):

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
+def has_local_part(model: ModelState, feature: Feature) -> bool:
+    """Return whether the predictions of a ``feature`` have a local part."""
+    return model.local is not None and (not feature.in_backbone or model.known_weights is not None)
+
+
 def local_part(
     model: ModelState, features: Sequence[Feature | None], slots: NDArray[np.int64] | None = None
 ) -> LocalPart | None:
@@ -54,7 +59,7 @@ def _compute_local_part(
     cached = model.local_cache.weights(model.feature_store.arena, model.knowledge)
     positions, weights, known = [], [], []
     for position, feature in enumerate(features):
-        if feature is None or (feature.in_backbone and model.known_weights is None):
+        if feature is None or not has_local_part(model, feature):
             continue
         slot = position if slots is None else int(slots[position])
         if feature.in_backbone:

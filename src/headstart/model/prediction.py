@@ -35,7 +35,7 @@ from headstart.model.levels import (
     normalise,
     owner_of,
 )
-from headstart.model.local import local_part, row_residuals
+from headstart.model.local import has_local_part, local_part, row_residuals
 from headstart.model.state import ModelState
 from headstart.table import Cells, Names
 from headstart.table.kinds import (
@@ -843,18 +843,18 @@ def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> Ce
     ``level`` is the probability that the interval contains the value.
     """
     feature, likelihood = model.feature_store[name], model.knowledge.likelihood
-    if (row, owner_of(feature)) in model.not_applicable:
+    position = model.rows.position(row)
+    if (model.rows[position], owner_of(feature)) in model.not_applicable:
         return CellPrediction(np.nan, np.nan, np.nan, np.nan)
     kind = model.kind_of(feature)
-    has_local_part = model.local is not None and (not feature.in_backbone or model.known_weights is not None)
     ordinal = isinstance(feature.kind.margin, Ordinal)
-    if has_local_part or ordinal or is_level(feature):  # all levels are predicted
-        states = model.row_store.take(np.array([model.rows.position(row)]))
+    if has_local_part(model, feature) or ordinal or is_level(feature):  # all levels are predicted
+        states = model.row_store.take(np.array([position]))
         prediction = predict_features(model, Names([row], "row"), states, [name])
         return CellPrediction(
             *(float(part[0, 0]) for part in (prediction.mean, prediction.std, *prediction.interval(level)))
         )
-    state = model.row_store.head_inputs(np.array([model.rows.position(row)]), "current").state()
+    state = model.row_store.head_inputs(np.array([position]), "current").state()
     mean, std = predict_cell(_head_of(model, name, kind), state, kind, likelihood)
     calibration = model.calibration
     table = calibration.table
