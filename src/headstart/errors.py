@@ -1,4 +1,4 @@
-"""Exceptions of Headstart, whose messages say what was wrong, where, and what to do."""
+"""Exceptions of Headstart. Their messages name the fault, its place and a remedy."""
 
 from __future__ import annotations
 
