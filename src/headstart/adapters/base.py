@@ -359,6 +359,12 @@ class Adapter(nn.Module, ABC):
         """Shrink the mean head of the prior towards the direction of row means (``head_prior``)."""
         self._cannot("shrink its mean head")
 
+    # -- capability: heads like known ones ---------------------------------------------------------
+
+    def set_known_head_shares(self, shares: Tensor | float) -> None:
+        """Set the shares of new heads that resemble known ones, at ``VALIDATION_SHOTS`` (``known_heads``)."""
+        self._cannot("mix known heads")
+
     def _cannot(self, action: str) -> NoReturn:
         raise UnsupportedError(f"the adapter {self.config.name!r} cannot {action}")
 

@@ -27,6 +27,7 @@ from headstart.adapters.base import (
     register_adapter,
 )
 from headstart.adapters.head_prior import HeadPrior, ReferenceFeatures, mean_squared_weights
+from headstart.adapters.known_heads import KnownHeadMixture, KnownHeads
 from headstart.adapters.unknown_scale import ScalePrior, infer_scales
 from headstart.core.clicks import estimate_exposure, weigh_click_values, weigh_clicks
 from headstart.core.networks import Layers, apply_layers, copy_layers, mlp
@@ -48,6 +49,7 @@ from headstart.table.outliers import LEAST_DEVIATION, winsorise, winsorise_by_fe
 
 _MANY_FEATURES = 1000  # number of features from which networks train longer, in larger batches
 _MAX_LOG_NOISE = 3.0  # |log| of a row's noise relative to the average
+_MIXTURE_BUDGET = 1 << 22  # numbers of known heads moved by the contexts of a block
 _SHARDED_BUDGET = 1 << 22  # numbers in a block of several processes, which synchronise once per block
 
 
@@ -107,12 +109,15 @@ class ClosedFormAdapter(Adapter):
         self.row_noise = mlp([width + 1, 32, 1])
         scales = knowledge.scales
         self.scale_prior = None if scales is None else ScalePrior(scales, len(knowledge.kinds))
+        self.known_heads: KnownHeads | None = None  # None: the prior is Gaussian
 
     @torch.no_grad()
     def prepare(self) -> None:
         """Initialise the prior and the noise from the backbone's heads."""
         self.prior.prepare(self.knowledge)
         heads = (self.knowledge.new_heads or self.knowledge.heads).detach()
+        if self.known_heads is not None:
+            self.known_heads.prepare(self.knowledge, heads)
         mean_squares = mean_squared_weights(self.knowledge, heads)
         self.mean_squares[: len(mean_squares)] = mean_squares
         last = cast(nn.Linear, self.row_noise[-1])
@@ -192,6 +197,21 @@ class ClosedFormAdapter(Adapter):
         """Shrink the mean head of the prior towards the direction of row means (``mean_head_change``)."""
         self.prior.shrink_mean_head()
 
+    @property
+    def _mixture(self) -> KnownHeadMixture | None:
+        """The prior of new heads that resemble known ones; None in training, or if it has no share."""
+        if self.training or self.known_heads is None or not self.known_heads.has_shares:
+            return None
+        return KnownHeadMixture.of(self.known_heads, self.prior)
+
+    def set_known_head_shares(self, shares: Tensor | float) -> None:
+        """Set the shares of heads that resemble known ones, at ``VALIDATION_SHOTS``."""
+        if self.known_heads is None:
+            self._cannot("mix known heads")
+        self.known_heads.shares.copy_(torch.as_tensor(shares))
+        if not self.prior.uses_metadata:
+            self.known_heads.shares[0] = 0.0  # without shots nothing tells which known head
+
     # -- heads from contexts ----------------------------------------------------------------------
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
@@ -223,14 +243,24 @@ class ClosedFormAdapter(Adapter):
         clicks = batch.kinds == KindType.CLICK
         # Features of one group need the same solver.
         solver = squashed + 2 * (batch.kinds == KindType.BINARY) + 4 * unscaled + 8 * clicks
-        budget = None if reduce is None else _SHARDED_BUDGET
+        mixture, budget = self._mixture, None if reduce is None else _SHARDED_BUDGET
+        if mixture is not None and batch.known is not None:
+            solver = solver + 16 * (batch.known >= 0)
         groups = list(groups_of_similar_counts(shots, self.prior.size, solver, budget))
+        if mixture is not None:
+            most = max(1, _MIXTURE_BUDGET // mixture.heads.numel())
+            groups = [part for group in groups for part in torch.split(group, most)]
 
         def group_heads(part: FeatureBatch, means: Tensor, first: int) -> Heads:
             if bool(unscaled[first]) and self.scale_prior is not None and part.units is not None:
                 return self._unscaled_heads(part, states, means, root)
-            condition = self._condition_logistic if bool(squashed[first]) else self._condition_linear
-            return self._heads(*condition(part, states, means, root, reduce), part.kinds)
+            if bool(squashed[first]):
+                posterior = self._condition_logistic(part, states, means, root, reduce)
+            else:
+                is_new = part.known is None or bool(part.known[0] < 0)
+                mixed = mixture if is_new and not bool(clicks[first]) else None
+                posterior = self._condition_linear(part, states, means, root, reduce, mixed)
+            return self._heads(*posterior, part.kinds)
 
         if len(groups) == 1:
             return group_heads(batch, prior_mean, 0)
@@ -238,18 +268,27 @@ class ClosedFormAdapter(Adapter):
         return Heads.concatenate(parts).take(torch.argsort(torch.cat(groups)))
 
     def _condition_linear(
-        self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor, reduce: Reduce | None
+        self,
+        batch: FeatureBatch,
+        states: RowStates,
+        prior_mean: Tensor,
+        root: Tensor,
+        reduce: Reduce | None,
+        mixture: KnownHeadMixture | None,
     ) -> tuple[Tensor, Tensor]:
-        """Condition the prior on contexts behind an identity link."""
+        """Condition the prior on contexts behind an identity link; new heads can resemble known ones."""
         means, roots, shares = self._priors(prior_mean, batch, root)
         many = len(batch) == 1 or int(batch.shots.max()) >= self.prior.size
         clicks = self._has_clicks(batch)
-        if reduce is not None or clicks or (many and not self.training):
+        if reduce is not None or clicks or mixture is not None or (many and not self.training):
             sums = self._sums(batch, states)
             if reduce is not None:
                 sums = unpack_sums(reduce(sums.pack()), self.prior.size)
             sums = self._add_zeros(sums, batch) if clicks else sums
-            return mix(condition_on_sums(sums, means, roots), shares, sums.counts)
+            posterior = condition_on_sums(sums, means, roots)
+            if mixture is not None:
+                return mixture.condition(sums, prior_mean.double(), posterior, shares, batch.positions)
+            return mix(posterior, shares, sums.counts)
         cells = batch.cells
         rows = pad_rows(states.activation, cells).to(root.dtype)
         values = pad(cells.values.to(root.dtype), cells)
@@ -440,6 +479,11 @@ class ClosedFormAdapter(Adapter):
             context = context.add_zeros(weights, constants.zeros)
         posterior = condition_on_sums(context, means[..., : len(constants.roots), :], constants.roots)
         mean, covariance = mix(posterior, constants.shares, sums.counts)
+        resembling = (features.known < 0) & ~clicks
+        if constants.mixture is not None and resembling.any():
+            mixed = constants.mixture.condition(context, means[..., 0, :], posterior, constants.shares)
+            mean = np.where(resembling[..., None], mixed[0], mean)
+            covariance = np.where(resembling[..., None, None], mixed[1], covariance)
         return self._one_head(features.kind, mean, covariance)
 
     def _condition_logistic_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
@@ -527,6 +571,7 @@ class _Constants(NamedTuple):
     code_variance_weight: Array  # (code,)
     zeros: Array | None  # (size, size): of click features; None without clicks
     usual_clicks: float  # of a click feature
+    mixture: KnownHeadMixture | None  # the prior of heads that resemble known ones; None: none do
 
     @classmethod
     @torch.no_grad()
@@ -549,6 +594,7 @@ class _Constants(NamedTuple):
             adapter.code_variance_weight.clamp(min=0).double().numpy(),
             None if prior.zeros is None else prior.zeros.numpy(),
             1.0 if prior.usual_clicks is None else float(prior.usual_clicks),
+            None if adapter._mixture is None else adapter._mixture.numpy(),
         )
 
 
@@ -576,4 +622,5 @@ class BayesHead(ClosedFormAdapter):
 
     def __init__(self, config: BayesConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
+        self.known_heads = KnownHeads(len(knowledge.kinds), self.prior.size)
         self.requires_grad_(False)  # `prepare` sets all parameters; only chn-bayes meta-trains them

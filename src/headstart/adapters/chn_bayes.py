@@ -300,6 +300,12 @@ class CHNBayes(ClosedFormAdapter):
         """Set the weights of the hypernetwork's heads at ``VALIDATION_SHOTS``."""
         self.shares.copy_(torch.as_tensor(shares))
 
+    def set_known_head_shares(self, shares: Tensor | float) -> None:
+        """Set the shares of heads of the closed form that resemble known ones."""
+        if self.partner is None:
+            self._cannot("mix known heads")
+        self.partner.set_known_head_shares(shares)
+
     @property
     def _active_partner(self) -> BayesHead | None:
         """The closed form if it has a weight in the blend; None in training."""

@@ -155,15 +155,49 @@ def mix(posterior: Posterior, shares: Numbers | None, counts: Numbers) -> tuple[
     if shares is None:
         return mean[..., 0, :], posterior.covariance[..., 0, :, :]
     weights = softmax(logarithm(shares) + posterior.log_evidence * temper(counts)[..., None])
-    mixed_mean = multiply_vectors(weights, mean)
-    scale = square_root(weights)[..., None]
-    between = scale * (mean - mixed_mean[..., None, :])
     priors, rank, size = gain.shape[-3:]
-    within = (scale[..., None] * gain).reshape(*gain.shape[:-3], priors * rank, size)
-    if covariances is None:
-        return mixed_mean, within.mT @ within + between.mT @ between
-    prior = (weights @ covariances.reshape(-1, size * size)).reshape(*weights.shape[:-1], size, size)
-    return mixed_mean, prior - within.mT @ within + between.mT @ between
+    scaled = square_root(weights)[..., None, None] * gain
+    scaled = scaled.reshape(*gain.shape[:-3], priors * rank, size)
+    within = scaled.mT @ scaled
+    if covariances is not None:
+        prior = (weights @ covariances.reshape(-1, size * size)).reshape(*weights.shape[:-1], size, size)
+        within = prior - within
+    return mix_moments(weights, mean, within)
+
+
+def mix_moments(weights: Numbers, means: Numbers, within: Numbers) -> tuple[Numbers, Numbers]:
+    """Return mean (features, size) and covariance (features, size, size) of a mixture.
+
+    ``weights`` (features, P) and ``means`` (features, P, size) are those of its components, and ``within``
+    (features, size, size) is the mean of their covariances.
+    """
+    mean = multiply_vectors(weights, means)
+    between = square_root(weights)[..., None] * (means - mean[..., None, :])
+    return mean, within + between.mT @ between
+
+
+class Components(NamedTuple):
+    """Posteriors of heads under J priors that differ in their means only."""
+
+    means: Numbers  # (features, J, size)
+    gain: Numbers  # (features, size, size): the covariance of each posterior is gainᵀ·gain
+    log_evidence: Numbers  # (features, J): as in ``Posterior``
+
+
+def condition_components(sums: ContextSums, means: Numbers, root: Numbers) -> Components:
+    """Condition J priors with the ``means`` (J, size) and one covariance root·rootᵀ on the sums of contexts.
+
+    All of them share one factorisation: with the gain g of any of them, the residual sums rⱼ = l − T·mⱼ of
+    prior j move its mean by gᵀ·g·rⱼ, where l and T are the linear sums and the total.
+    """
+    centre = means[..., :1, :]
+    first = condition_on_sums(sums, centre, root[None])
+    gain, linear = first.gain[..., 0, :, :], sums.linear[..., None, :]
+    residual = linear - means @ sums.total  # the matrices are symmetric
+    half = residual @ gain.mT
+    explained = ((linear + residual) * means).sum(-1) + (half**2).sum(-1)
+    evidence = 0.5 * (explained - sums.squares[..., None]) - first.half_log_determinant
+    return Components(means + half @ gain, gain, evidence)
 
 
 def temper(counts: Numbers) -> Numbers:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from headstart.adapters.base import Adapter
 from headstart.backbones.base import Backbone
@@ -374,25 +374,41 @@ def blend_outcomes(
     closed, networks = by_share[0.0], by_share[1.0]
     if not closed:  # no feature has a target
         return networks, closed
-    best = [_best_share(networks[shots], closed[shots]) for shots in closed]
+    best = [_fit_share(networks[shots], closed[shots], usual=0.5) for shots in closed]
     shares = isotonic_decreasing(*(torch.stack(part) for part in zip(*best, strict=True))).clamp(0, 1)
     position = torch.bucketize(torch.tensor(VALIDATION_SHOTS), torch.tensor(list(closed)), right=True) - 1
     adapter.set_blend_shares(shares[position.clamp(min=0)])
     blend = {
-        shots: _blend(networks[shots], closed[shots], float(share))
+        shots: blend(networks[shots], closed[shots], float(share))
         for shots, share in zip(closed, shares, strict=True)
     }
     return blend, closed
 
 
-def _best_share(networks: Outcome, closed: Outcome) -> tuple[Tensor, Tensor]:
-    """Return the share of the networks with the least squared error, shrunk to 1/2, and its weight."""
-    difference = (networks.predictive.mean - closed.predictive.mean).double()
-    error = (closed.truth - closed.predictive.mean).double()
-    weight = closed.weighted(difference**2).sum().clamp(min=1e-12)
-    share = closed.weighted(difference * error).sum() / weight
-    confidence = closed.features / (closed.features + SHRINKAGE_FEATURES)
-    return confidence * share + (1 - confidence) * 0.5, weight
+def smooth_shares(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[float]:
+    """Return the shares of the first outcomes in blends with the second, at consecutive numbers of shots.
+
+    They minimise the squared error, are shrunk to 0, and smoothed: the neighbours of a number of shots count
+    half. Without shots there is other evidence, which is not smoothed.
+    """
+    shares, weights = (
+        torch.stack(part) for part in zip(*(_fit_share(*pair, usual=0.0) for pair in pairs), strict=True)
+    )
+    products, (first, *_) = torch.stack([shares * weights, weights]), shares.tolist()
+    padded = nn.functional.pad(products[:, 1:], (1, 1))
+    numerator, denominator = padded[:, 1:-1] + 0.5 * (padded[:, :-2] + padded[:, 2:])
+    smooth = (numerator / denominator).tolist() if len(shares) > 1 else []
+    return [min(max(share, 0.0), 1.0) for share in (first, *smooth)]
+
+
+def _fit_share(outcome: Outcome, other: Outcome, *, usual: float) -> tuple[Tensor, Tensor]:
+    """Return the share of ``outcome`` with the least squared error, shrunk to ``usual``, and its weight."""
+    difference = (outcome.predictive.mean - other.predictive.mean).double()
+    error = (other.truth - other.predictive.mean).double()
+    weight = other.weighted(difference**2).sum().clamp(min=1e-12)
+    share = other.weighted(difference * error).sum() / weight
+    confidence = other.features / (other.features + SHRINKAGE_FEATURES)
+    return confidence * share + (1 - confidence) * usual, weight
 
 
 def isotonic_decreasing(values: Tensor, weights: Tensor) -> Tensor:
@@ -407,9 +423,9 @@ def isotonic_decreasing(values: Tensor, weights: Tensor) -> Tensor:
     return torch.from_numpy(fit.x.copy()).to(values.dtype)  # torch cannot read a reversed view
 
 
-def _blend(networks: Outcome, closed: Outcome, share: float) -> Outcome:
-    """Return the outcome of the blended heads, given the outcomes of both."""
-    first, second = networks.predictive, closed.predictive
+def blend(outcome: Outcome, other: Outcome, share: float) -> Outcome:
+    """Return the outcome of blended heads, given the outcomes of both and the ``share`` of the first."""
+    first, second = outcome.predictive, other.predictive
     disagreement = share * (1 - share) * (first.logits - second.logits) ** 2
     predictive = Predictive(
         torch.lerp(second.logits, first.logits, share),
@@ -418,7 +434,7 @@ def _blend(networks: Outcome, closed: Outcome, share: float) -> Outcome:
         first.kinds,
         first.likelihood,
     )
-    return replace(networks, predictive=predictive)
+    return replace(outcome, predictive=predictive)
 
 
 def draw_rows(rows: int, fold: int) -> NDArray[np.bool_]:

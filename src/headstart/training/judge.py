@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from headstart.adapters.chn_bayes import BLEND
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
 from headstart.core.neighbours import LocalStrengths, Neighbours, neighbours_of
-from headstart.core.types import VALIDATION_SHOTS
+from headstart.core.types import VALIDATION_SHOTS, Knowledge
 from headstart.distributed import process_group
 from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
@@ -39,15 +40,17 @@ from headstart.training.comparison import (
     FeatureErrors,
     Verdict,
     beats,
+    blend,
     concatenate_outcomes,
     concatenate_row_outcomes,
     draw_rows,
     predict_held_out,
     predict_held_out_rows,
     score_means,
+    smooth_shares,
     verdict_of,
 )
-from headstart.training.episodes import disjoint_tasks
+from headstart.training.episodes import Tasks, disjoint_tasks
 from headstart.training.level_strength import fit_level_strength
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.recipe import (
@@ -69,12 +72,16 @@ from headstart.training.table_inputs import (
 
 CLOSED_FORM, NETWORKS = "bayes", "chn-bayes"  # the candidates
 
+LIKE_KNOWN = ", like known ones"  # in the name of a candidate whose new heads resemble known ones
+
 MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks were never better than the closed form
 
 # From this size on, the judge uses the final training of networks: a separate one would take too long.
 MIN_OBSERVATIONS_AT_ONCE = 500_000
 
 _MARGIN = 1.0  # standard errors by which networks must improve on the closed form
+
+_KNOWN_HEADS_MARGIN = 1.0  # standard errors by which heads like known ones must lower the error
 
 _LOCAL_HARM = 1.0  # standard errors by which features chosen by the context may raise the error
 
@@ -176,16 +183,17 @@ def train_best(
     )
     if judge_in_training or choice is None:
         trained, judgement = _train_and_choose(trainer, table, features)
-        judged = choice is not None and (choice.local is not None or choice.shrinks_mean)
-        keep = judged and judgement.chosen == CLOSED_FORM
+        judged = choice is not None and (
+            choice.local is not None or choice.shrinks_mean or choice.known_heads is not None
+        )
+        keep = judged and trained.adapter.config.name == CLOSED_FORM
     else:
         calibrate = choice.calibration is None
         trained, keep = trainer.train(choice.adapter, "adapter", {}, calibrate=calibrate), True
     if choice is not None and keep:  # the closed form of the final training is the one that was judged
         calibration = choice.calibration or trained.calibration
         trained, judgement = replace(trained, calibration=calibration, local=choice.local), choice.judgement
-        if choice.shrinks_mean:
-            trained.adapter.shrink_mean_head()
+        choice.apply(trained.adapter)
     if trained.adapter.config.name == CLOSED_FORM:
         strength = fit_level_strength(
             table,
@@ -213,6 +221,16 @@ def _train_and_choose(
     if not beats(candidates[NETWORKS], candidates[CLOSED_FORM], _MARGIN):
         chosen, trained = CLOSED_FORM, trainer.train(adapter_config(CLOSED_FORM), "closed form", {})
         candidates = {**candidates, **trained.candidates}
+    found = fit_known_head_shares(
+        candidates[chosen],
+        trained.adapter.set_known_head_shares,
+        lambda: CandidateOutcomes(trainer.predict_validation(trained.adapter)),
+    )
+    if found is not None:
+        chosen = f"{chosen}{LIKE_KNOWN}"
+        candidates[chosen] = found[1]
+        calibration = Calibration.fit(found[1].outcomes, VALIDATION_SHOTS, by_level=True)
+        trained = replace(trained, calibration=calibration)
     judgement = build_judgement(candidates, chosen, len(trainer.validation))
     if (positions := trainer.validation.batch.positions) is None or not means_apply(table, features):
         return trained, judgement
@@ -233,22 +251,74 @@ class Choice:
     calibration: Calibration | None = None
     local: LocalStrengths | None = None  # of local parts; None: without them
     shrinks_mean: bool = False  # whether the mean head is shrunk towards the direction of row means
+    known_heads: Tensor | None = None  # shares of heads that resemble known ones; None: 0
+
+    def apply(self, adapter: Adapter) -> None:
+        """Apply the choice to a trained adapter."""
+        if self.shrinks_mean:
+            adapter.shrink_mean_head()
+        if self.known_heads is not None:
+            adapter.set_known_head_shares(self.known_heads)
 
 
-class Judged(NamedTuple):
+@dataclass(frozen=True)
+class Fold:
+    """Adapters that were trained without some features, and these features."""
+
+    adapters: dict[str, Adapter]  # by the names of candidates
+    tasks: Tasks  # the held-out features
+    groups: Tensor  # (held-out features,): their numbers, which identify features of all folds
+    knowledge: Knowledge
+    neighbours: Neighbours | None  # None: predictions have no local part
+    seed: int
+    all_binary: bool
+
+    def predict(self, name: str, *, local: bool = False) -> dict[int, Outcome]:
+        """Predict the held-out features with one adapter; if ``local``, outcomes have local parts."""
+        outcomes = predict_held_out(
+            self.adapters[name],
+            self.knowledge.likelihood,
+            self.tasks,
+            seed=self.seed,
+            all_binary=self.all_binary,
+            neighbours=self.neighbours if local else None,
+            rows=global_count(len(self.knowledge.states)),
+        )
+        return {
+            shots: replace(outcome, feature=self.groups[outcome.feature])
+            for shots, outcome in outcomes.items()
+        }
+
+
+@dataclass(frozen=True)
+class Judged:
     """Outcomes of candidates with one link, in all folds."""
 
-    candidates: dict[str, CandidateOutcomes]  # by name
-    shrunk: CandidateOutcomes  # of the closed form with a shrunk mean head
+    folds: list[Fold]
+    candidates: dict[str, CandidateOutcomes]  # by name, without local parts
     rows: RowOutcomes | None  # of the closed form at held-out rows; None if no rows were held out
     means: list[dict[int, FeatureErrors]]  # of row and column means, by fold; empty if they do not apply
+
+    def predict(self, name: str, *, local: bool = False) -> CandidateOutcomes:
+        """Predict the held-out features of all folds with the adapter ``name``."""
+        return _concatenate_folds([fold.predict(name, local=local) for fold in self.folds])
+
+    def set_known_head_shares(self, name: str, shares: Tensor | float) -> None:
+        """Set the shares of heads that resemble known ones in the adapter ``name`` of each fold."""
+        for fold in self.folds:
+            fold.adapters[name].set_known_head_shares(shares)
+
+    def shrink_mean_heads(self) -> None:
+        """Shrink the mean head of the closed form of each fold."""
+        for fold in self.folds:
+            fold.adapters[CLOSED_FORM].shrink_mean_head()
 
 
 class FoldOutcomes(NamedTuple):
     """Outcomes of one fold, as in ``Judged``; those of a candidate by shots."""
 
+    fold: Fold
     outcomes: dict[str, dict[int, Outcome]]
-    shrunk: dict[int, Outcome]
     rows: RowOutcomes | None
     means: dict[int, FeatureErrors] | None
 
@@ -289,9 +359,10 @@ class Judge:
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table.
 
-        The closed form gets a mean head that is shrunk towards the direction of row means
-        (``mean_head_change``) if this lowers its error, and the chosen candidate a local part if
-        ``fit_local_strengths`` finds strengths for it.
+        New heads of the chosen candidate resemble known ones (``KnownHeads``) if this lowers its error. The
+        closed form gets a mean head that is shrunk towards the direction of row means (``mean_head_change``)
+        if this lowers its error, and the chosen candidate a local part if ``fit_local_strengths`` finds
+        strengths for it.
         """
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
         if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE:
@@ -307,10 +378,24 @@ class Judge:
                 chosen, recipe, judged = name, identity, as_numbers
         if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
             chosen, adapter = NETWORKS, adapter_config(BLEND)
-        shrinks_mean = chosen != NETWORKS and beats(judged.shrunk, candidates[chosen], 0.0)
-        if shrinks_mean:
-            chosen = f"{chosen}, shrunk to row means"
-            candidates[chosen] = judged.shrunk
+        known_heads = None
+        if not self.has_clicks:  # whose rankings are judged
+            found = fit_known_head_shares(
+                candidates[chosen],
+                partial(judged.set_known_head_shares, adapter.name),
+                partial(judged.predict, adapter.name),
+            )
+            if found is not None:
+                known_heads, chosen = found[0], f"{chosen}{LIKE_KNOWN}"
+        candidates[chosen] = judged.predict(adapter.name, local=True)
+        shrinks_mean = False
+        if adapter.name == CLOSED_FORM:
+            judged.shrink_mean_heads()
+            shrunk = _with_local_parts(judged.predict(CLOSED_FORM), candidates[chosen])
+            shrinks_mean = beats(shrunk, candidates[chosen], 0.0)
+            if shrinks_mean:
+                chosen = f"{chosen}, shrunk to row means"
+                candidates[chosen] = shrunk
         local = fit_local_strengths(candidates[chosen])
         if local is not None:
             chosen = f"{chosen}, with neighbours"
@@ -327,7 +412,7 @@ class Judge:
             if any(at_rows):
                 strengths = (strengths or LocalStrengths()).revised(known=at_rows)
             calibration = calibration.fit_known(rows)
-        return Choice(recipe, adapter, judgement, calibration, strengths, shrinks_mean)
+        return Choice(recipe, adapter, judgement, calibration, strengths, shrinks_mean, known_heads)
 
     def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> Judged:
         """Train and predict in all folds; one of ``adapters`` is the closed form."""
@@ -347,8 +432,8 @@ class Judge:
         if any(part.outcome.local is None for part in rows):
             rows = [replace(part, outcome=replace(part.outcome, local=None)) for part in rows]
         return Judged(
+            [fold.fold for fold in folds],
             candidates,
-            _concatenate_folds([fold.shrunk for fold in folds]),
             concatenate_row_outcomes(rows) if rows else None,
             [fold.means for fold in folds if fold.means is not None],
         )
@@ -397,37 +482,27 @@ class Judge:
         batch = move(feature_batch(modelled.with_features(held_out), middle), self.device)
         with compute_on(self.device):
             tasks = disjoint_tasks(batch, trained.knowledge)
-        numbers = torch.from_numpy(self.groups[held_out])  # outcomes of all folds identify features by these
         # Several processes have the residuals of some rows each: their models have no local part. Clicks have
         # none, because the residuals of zeros are not stored.
         neighbours = neighbours_of(trained.knowledge) if single and not self.has_clicks else None
-
-        def predict(adapter: Adapter, neighbours: Neighbours | None) -> dict[int, Outcome]:
-            outcomes = predict_held_out(
-                adapter,
-                trained.knowledge.likelihood,
-                tasks,
-                seed=recipe.random_state,
-                all_binary=self.all_binary,
-                neighbours=neighbours,
-                rows=global_count(len(trained.knowledge.states)),
-            )
-            return {
-                shots: replace(outcome, feature=numbers[outcome.feature])
-                for shots, outcome in outcomes.items()
-            }
-
-        outcomes = {
-            name: predict(candidate.adapter, neighbours) for name, candidate in trained.adapters.items()
-        }
-        closed_form, row_outcomes = trained.adapters[CLOSED_FORM].adapter, None
+        fold = Fold(
+            {name: candidate.adapter for name, candidate in trained.adapters.items()},
+            tasks,
+            torch.from_numpy(self.groups[held_out]),
+            trained.knowledge,
+            neighbours,
+            recipe.random_state,
+            self.all_binary,
+        )
+        outcomes = {name: fold.predict(name) for name in trained.adapters}
+        row_outcomes = None
         if rows is not self.table:
             known, new_rows = (
                 modelled_table(replace(part, kinds=table.kinds), recipe.binary_link).with_features(others)
                 for part in (table, rows)
             )
             row_outcomes = predict_held_out_rows(
-                closed_form,
+                fold.adapters[CLOSED_FORM],
                 trained.backbone,
                 trained.knowledge,
                 move(feature_batch(known), self.device),
@@ -436,15 +511,20 @@ class Judge:
                 all_binary=self.all_binary,
                 neighbours=neighbours if local_rows else None,
             )
-        closed_form.shrink_mean_head()
-        shrunk = {  # the local parts hardly differ, and take most of the time
-            shots: replace(outcome, local=outcomes[CLOSED_FORM][shots].local)
-            for shots, outcome in predict(closed_form, None).items()
-        }
         means = None
         if self.means_apply:
             means = score_means(modelled.with_features(others).cells(), tasks, seed=recipe.random_state)
-        return FoldOutcomes(outcomes, shrunk, row_outcomes, means)
+        return FoldOutcomes(fold, outcomes, row_outcomes, means)
+
+
+def _with_local_parts(candidate: CandidateOutcomes, other: CandidateOutcomes) -> CandidateOutcomes:
+    """Return the outcomes of ``candidate`` with the local parts of ``other``, which hardly differ."""
+    return CandidateOutcomes(
+        {
+            shots: replace(outcome, local=other.outcomes[shots].local)
+            for shots, outcome in candidate.outcomes.items()
+        }
+    )
 
 
 def _concatenate_folds(parts: list[dict[int, Outcome]]) -> CandidateOutcomes:
@@ -472,6 +552,41 @@ def build_judgement(candidates: Mapping[str, CandidateOutcomes], chosen: str, fe
     verdicts = {name: candidate.verdict() for name, candidate in candidates.items()}
     shots = tuple(candidates[chosen].outcomes)
     return Judgement(shots=shots, features=features, chosen=chosen, candidates=verdicts)
+
+
+# -- heads like known ones ---------------------------------------------------------------------------
+
+
+def fit_known_head_shares(
+    candidate: CandidateOutcomes,
+    set_shares: Callable[[Tensor | float], None],
+    predict: Callable[[], CandidateOutcomes],
+) -> tuple[Tensor, CandidateOutcomes] | None:
+    """Fit the shares of heads that resemble known ones, and set them; return them with the outcomes.
+
+    Parameters
+    ----------
+    candidate : CandidateOutcomes
+        The outcomes of an adapter without these shares.
+    set_shares : callable
+        Sets the shares of the adapter: one number, or one for each of ``VALIDATION_SHOTS``.
+    predict : callable
+        Predicts the same held-out features with the adapter.
+
+    Returns
+    -------
+    tuple of Tensor and CandidateOutcomes, or None
+        None if the shares with the least squared error, smoothed over shots, do not lower the error by more
+        than ``_KNOWN_HEADS_MARGIN`` standard errors of the difference: then they are 0.
+    """
+    set_shares(1.0)
+    alike, plain = predict().outcomes, candidate.outcomes
+    shares = dict(zip(plain, smooth_shares([(alike[k], plain[k]) for k in plain]), strict=True))
+    blended = CandidateOutcomes({k: blend(alike[k], plain[k], shares[k]) for k in plain})
+    helps = beats(blended, candidate, _KNOWN_HEADS_MARGIN)
+    at_marks = torch.tensor(_at_all_shots(shares, shares) if helps else _at_all_shots({}, ()))
+    set_shares(at_marks)
+    return (at_marks, blended) if helps else None
 
 
 # -- local parts --------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
-from headstart.training.calibration import Calibration
+from headstart.training.calibration import Calibration, Outcome
 from headstart.training.comparison import CandidateOutcomes, blend_outcomes, predict_held_out
 from headstart.training.cross_fitted_heads import cross_fit_heads
 from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks, sample_features
@@ -272,17 +272,21 @@ class AdapterTrainer:
         elif not calibrate:
             return TrainedAdapter(adapter, Calibration.none(VALIDATION_SHOTS), settings, candidates)
         else:
-            outcomes = predict_held_out(
-                adapter,
-                likelihood,
-                self.validation,
-                seed=seed,
-                all_binary=self.all_binary,
-                rows=global_count(len(self.knowledge.states)),
-            )
+            outcomes = self.predict_validation(adapter)
         candidates[config.name] = CandidateOutcomes(outcomes)
         calibration = Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=adapter.gives_uncertainty)
         return TrainedAdapter(adapter, calibration, settings, candidates)
+
+    def predict_validation(self, adapter: Adapter) -> dict[int, Outcome]:
+        """Predict the validation tasks with a trained adapter: outcomes by shots."""
+        return predict_held_out(
+            adapter,
+            self.knowledge.likelihood,
+            self.validation,
+            seed=self.recipe.random_state,
+            all_binary=self.all_binary,
+            rows=global_count(len(self.knowledge.states)),
+        )
 
 
 def train_backbone(
