@@ -181,6 +181,10 @@ def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> tuple[str, ..
         with torch.no_grad():
             for check in ADAPTER_CHECKS:
                 check(fixture)
+            if fixture.adapter.mixes_known_heads:
+                fixture.adapter.set_known_head_shares(0.7)
+                for check in ADAPTER_CHECKS:
+                    check(fixture)
     if config.linear_heads:  # a model stores no others
         check_model(config)
     return declared_capabilities(fixture.adapter, ADAPTER_CAPABILITIES)
@@ -197,6 +201,7 @@ ADAPTER_CAPABILITIES = (
     "supports_clicks",
     "accepts_structures",
     "blend_partner",
+    "mixes_known_heads",
 )
 
 BACKBONE_CAPABILITIES = (

@@ -175,6 +175,7 @@ class Adapter(nn.Module, ABC):
     ``supports_weights``  no further method: ``adapt`` reads the weights of observations
     ``supports_clicks``   no further method: ``adapt`` reads cells without a click as weak zeros
     ``blend_partner``     ``set_blend_shares``: heads are a mixture with those of another adapter
+    ``mixes_known_heads`` ``set_known_head_shares``: new heads can resemble those of known features
     ===================== ==============================================================================
     """
 
@@ -189,6 +190,7 @@ class Adapter(nn.Module, ABC):
     explainable: ClassVar[bool] = False  # whether the influence of metadata can be computed
     supports_weights: ClassVar[bool] = False  # whether ``adapt`` reads weights of observations
     supports_clicks: ClassVar[bool] = False  # whether ``adapt`` reads cells without a click as weak zeros
+    mixes_known_heads: ClassVar[bool] = False  # whether new heads can resemble known ones
     # Whether metadata can have texts and images (``Knowledge.structures``): by networks, or as it reads none.
     accepts_structures: ClassVar[bool] = False
     reads_code: ClassVar[bool] = True  # whether heads depend on the codes of rows

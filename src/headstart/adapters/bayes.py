@@ -211,6 +211,7 @@ class ClosedFormAdapter(Adapter):
         self.known_heads.shares.copy_(torch.as_tensor(shares))
         if not self.prior.uses_metadata:
             self.known_heads.shares[0] = 0.0  # without shots nothing tells which known head
+        vars(self).pop("_constants", None)
 
     # -- heads from contexts ----------------------------------------------------------------------
 
@@ -619,6 +620,7 @@ class BayesHead(ClosedFormAdapter):
     config_type: ClassVar[type[AdapterConfig]] = BayesConfig
     reads_code: ClassVar[bool] = False
     supports_clicks: ClassVar[bool] = True
+    mixes_known_heads: ClassVar[bool] = True
 
     def __init__(self, config: BayesConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)

@@ -300,6 +300,11 @@ class CHNBayes(ClosedFormAdapter):
         """Set the weights of the hypernetwork's heads at ``VALIDATION_SHOTS``."""
         self.shares.copy_(torch.as_tensor(shares))
 
+    @property
+    def mixes_known_heads(self) -> bool:  # type: ignore[override]
+        """Whether heads of the closed form can resemble known ones: in a blend with it."""
+        return self.partner is not None
+
     def set_known_head_shares(self, shares: Tensor | float) -> None:
         """Set the shares of heads of the closed form that resemble known ones."""
         if self.partner is None:

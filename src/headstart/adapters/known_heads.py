@@ -38,13 +38,17 @@ from headstart.linalg.array_ops import (
     softmax,
     solve_lower,
 )
-from headstart.linalg.gaussian import ContextSums, Posterior, condition_components, mix, mix_moments
+from headstart.linalg.gaussian import ContextSums, Posterior, condition_components, mix, mix_moments, temper
 
 MOST_KNOWN_HEADS = 256  # the known features with the most observations
 
 _COMPONENT_SHARE = 0.75  # a: the prior probability that a new head resembles a known one
 
 _COMPONENT_SPREAD = 0.15  # τ
+
+_NEVER = -500.0  # the logarithm of a probability that is 0
+
+_TEMPER = 1.0  # shots at which the exponent of the evidence is one half
 
 
 class KnownHeads(nn.Module):
@@ -69,11 +73,12 @@ class KnownHeads(nn.Module):
 
     @torch.no_grad()
     def prepare(self, knowledge: Knowledge, heads: Heads) -> None:
-        """Choose the ``heads`` of the most observed features, those of ``knowledge``."""
-        positions = torch.arange(len(heads)) if knowledge.cross_fitted is None else knowledge.cross_fitted
-        counts = knowledge.count_shots()[positions]
+        """Choose the ``heads`` of the most observed features of ``knowledge``, cross-fitted ones first."""
+        counts = knowledge.count_shots().double()
+        if knowledge.cross_fitted is not None:
+            counts[knowledge.cross_fitted] += counts.max() + 1
         order = torch.argsort(counts, descending=True, stable=True)
-        chosen = positions[order[: len(self.heads)]].sort().values
+        chosen = order[: len(self.heads)].sort().values
         self.heads.copy_(heads.take(chosen).stacked)
         self.positions.copy_(chosen)
 
@@ -119,14 +124,21 @@ class KnownHeadMixture(NamedTuple):
         """Return the same in numpy."""
         return KnownHeadMixture(*(part.cpu().numpy() if isinstance(part, Tensor) else part for part in self))
 
-    def component_probabilities(self, prior_mean: Numbers) -> Numbers:
-        """Return π of features with the Gaussian prior mean ``prior_mean`` (…, size): (…, J)."""
-        count = len(self.heads)
-        if not self.p_informative:
-            return namespace(prior_mean).ones_like(prior_mean[..., :1] @ self.heads[:, :1].T) / count
-        deviation = self.white - (prior_mean @ self.inverse_root)[..., None, :]
-        ratio = self.log_ratio - 0.5 * (deviation**2).sum(-1)
-        return self.p_informative * softmax(ratio) + (1 - self.p_informative) / count
+    def component_probabilities(self, prior_mean: Numbers, own: Tensor | None = None) -> Numbers:
+        """Return π of features with the Gaussian prior mean ``prior_mean`` (…, size): (…, J).
+
+        ``own`` is as in ``condition``.
+        """
+        if self.p_informative:
+            deviation = self.white - (prior_mean @ self.inverse_root)[..., None, :]
+            ratio = self.log_ratio - 0.5 * (deviation**2).sum(-1)
+        else:
+            ratio = namespace(prior_mean).zeros_like(prior_mean[..., :1] @ self.heads[:, :1].T)
+        uniform = 0 * ratio
+        if own is not None:
+            is_own = own[:, None] == self.positions
+            ratio, uniform = torch.where(is_own, _NEVER, ratio), torch.where(is_own, _NEVER, uniform)
+        return self.p_informative * softmax(ratio) + (1 - self.p_informative) * softmax(uniform)
 
     def share(self, shots: Numbers) -> Numbers:
         """Return the share of the posterior under this prior after ``shots`` (…): (…)."""
@@ -161,13 +173,12 @@ class KnownHeadMixture(NamedTuple):
         """
         xp, (mean, covariance) = namespace(prior_mean), mix(gaussian, prior_shares, sums.counts)
         components = condition_components(sums, self.heads, self.root)
-        probabilities = _COMPONENT_SHARE * self.component_probabilities(prior_mean)
-        if own is not None:
-            probabilities = torch.where(own[:, None] == self.positions, 1e-30, probabilities)
+        probabilities = _COMPONENT_SHARE * self.component_probabilities(prior_mean, own)
         others = (1 - _COMPONENT_SHARE) * (1.0 if prior_shares is None else prior_shares)
+        exponent = temper(sums.counts, _TEMPER)[..., None]
         scores = [
-            logarithm(probabilities) + components.log_evidence,
-            xp.log(others + 0 * gaussian.log_evidence) + gaussian.log_evidence,
+            logarithm(probabilities) + exponent * components.log_evidence,
+            xp.log(others + 0 * gaussian.log_evidence) + exponent * gaussian.log_evidence,
         ]
         weights = softmax(xp.concatenate(scores, -1))
         share = self.share(sums.counts)[..., None]

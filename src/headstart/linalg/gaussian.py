@@ -200,9 +200,12 @@ def condition_components(sums: ContextSums, means: Numbers, root: Numbers) -> Co
     return Components(means + half @ gain, gain, evidence)
 
 
-def temper(counts: Numbers) -> Numbers:
-    """Return an exponent below 1 for the evidence of few shots, which can fit any prior by chance."""
-    return counts / (counts + TEMPER)
+def temper(counts: Numbers, half: float = TEMPER) -> Numbers:
+    """Return an exponent below 1 for the evidence of few shots, which can fit any prior by chance.
+
+    After ``half`` shots it is one half.
+    """
+    return counts / (counts + half)
 
 
 def sum_contexts(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSums:

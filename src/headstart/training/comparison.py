@@ -378,11 +378,11 @@ def blend_outcomes(
     shares = isotonic_decreasing(*(torch.stack(part) for part in zip(*best, strict=True))).clamp(0, 1)
     position = torch.bucketize(torch.tensor(VALIDATION_SHOTS), torch.tensor(list(closed)), right=True) - 1
     adapter.set_blend_shares(shares[position.clamp(min=0)])
-    blend = {
+    blended = {
         shots: blend(networks[shots], closed[shots], float(share))
         for shots, share in zip(closed, shares, strict=True)
     }
-    return blend, closed
+    return blended, closed
 
 
 def smooth_shares(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[float]:
@@ -424,7 +424,11 @@ def isotonic_decreasing(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def blend(outcome: Outcome, other: Outcome, share: float) -> Outcome:
-    """Return the outcome of blended heads, given the outcomes of both and the ``share`` of the first."""
+    """Return the outcome of blended heads, given the outcomes of both and the ``share`` of the first.
+
+    Its local part is blended, too: the weights are linear in the residuals of the context, apart from their
+    prior.
+    """
     first, second = outcome.predictive, other.predictive
     disagreement = share * (1 - share) * (first.logits - second.logits) ** 2
     predictive = Predictive(
@@ -434,7 +438,10 @@ def blend(outcome: Outcome, other: Outcome, share: float) -> Outcome:
         first.kinds,
         first.likelihood,
     )
-    return replace(outcome, predictive=predictive)
+    local = None
+    if outcome.local is not None and other.local is not None:
+        local = torch.lerp(other.local, outcome.local, share)
+    return replace(outcome, predictive=predictive, local=local)
 
 
 def draw_rows(rows: int, fold: int) -> NDArray[np.bool_]:

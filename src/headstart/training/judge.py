@@ -72,7 +72,7 @@ from headstart.training.table_inputs import (
 
 CLOSED_FORM, NETWORKS = "bayes", "chn-bayes"  # the candidates
 
-LIKE_KNOWN = ", like known ones"  # in the name of a candidate whose new heads resemble known ones
+LIKE_KNOWN = ", with known heads"  # in the name of a candidate whose new heads resemble known ones
 
 MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks were never better than the closed form
 
@@ -378,16 +378,17 @@ class Judge:
                 chosen, recipe, judged = name, identity, as_numbers
         if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
             chosen, adapter = NETWORKS, adapter_config(BLEND)
+        candidates[chosen] = judged.predict(adapter.name, local=True)
         known_heads = None
         if not self.has_clicks:  # whose rankings are judged
             found = fit_known_head_shares(
                 candidates[chosen],
                 partial(judged.set_known_head_shares, adapter.name),
-                partial(judged.predict, adapter.name),
+                partial(judged.predict, adapter.name, local=True),
             )
             if found is not None:
                 known_heads, chosen = found[0], f"{chosen}{LIKE_KNOWN}"
-        candidates[chosen] = judged.predict(adapter.name, local=True)
+                candidates[chosen] = found[1]
         shrinks_mean = False
         if adapter.name == CLOSED_FORM:
             judged.shrink_mean_heads()
@@ -576,17 +577,33 @@ def fit_known_head_shares(
     Returns
     -------
     tuple of Tensor and CandidateOutcomes, or None
-        None if the shares with the least squared error, smoothed over shots, do not lower the error by more
+        Outcomes have the local parts of ``candidate``, and errors are compared with them. None if the shares
+        with the least squared error, smoothed over shots, do not lower the error by more
         than ``_KNOWN_HEADS_MARGIN`` standard errors of the difference: then they are 0.
     """
     set_shares(1.0)
-    alike, plain = predict().outcomes, candidate.outcomes
-    shares = dict(zip(plain, smooth_shares([(alike[k], plain[k]) for k in plain]), strict=True))
-    blended = CandidateOutcomes({k: blend(alike[k], plain[k], shares[k]) for k in plain})
-    helps = beats(blended, candidate, _KNOWN_HEADS_MARGIN)
+    alike = predict()
+    shares = _shares_at_shots(_with_local(alike), _with_local(candidate))
+    blended = CandidateOutcomes(
+        {k: blend(alike.outcomes[k], candidate.outcomes[k], share) for k, share in shares.items()}
+    )
+    helps = beats(_with_local(blended), _with_local(candidate), _KNOWN_HEADS_MARGIN)
     at_marks = torch.tensor(_at_all_shots(shares, shares) if helps else _at_all_shots({}, ()))
     set_shares(at_marks)
     return (at_marks, blended) if helps else None
+
+
+def _shares_at_shots(alike: CandidateOutcomes, plain: CandidateOutcomes) -> dict[int, float]:
+    """Return the shares of ``alike`` in the blends with the least error, by shots."""
+    shots = list(plain.outcomes)
+    shares = smooth_shares([(alike.outcomes[k], plain.outcomes[k]) for k in shots])
+    return dict(zip(shots, shares, strict=True))
+
+
+def _with_local(candidate: CandidateOutcomes) -> CandidateOutcomes:
+    """Return the outcomes with their local part, if it helps."""
+    found = fit_local_strengths(candidate)
+    return candidate if found is None else found[1]
 
 
 # -- local parts --------------------------------------------------------------------------------------
