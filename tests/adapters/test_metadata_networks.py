@@ -135,7 +135,7 @@ def test_a_model_learns_to_read_texts_and_images(
     copy = Headstart.load(tmp_path / "model")
     copy.add_feature("again", metadata={column: values[0]})
     again, before = copy.predict(features=["again"]), model.predict(features=["low"])
-    np.testing.assert_allclose(again.mean[:, 0], before.mean[:, 0])
+    np.testing.assert_allclose(again.mean[:, 0], before.mean[:, 0], rtol=1e-5)  # a batch of one or two
 
 
 @pytest.mark.parametrize("adapter", ["auto", "bayes", "chn-bayes", "mean-head-matching", "bayes-train-1"])
