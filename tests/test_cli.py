@@ -126,7 +126,7 @@ def test_the_whole_way(folder: Path) -> None:
     assert "25, 1 of them added after fit" in info.stdout
     assert re.search(
         r"chosen\s+bayes(, with known heads)?(, shrunk to row means)?(, with neighbours)?, judged on ",
-        info.stdout,
+        " ".join(info.stdout.split()),
     )
     assert "error by shots" in info.stdout
     assert "genre: category, year: number" in info.stdout
