@@ -61,7 +61,7 @@ _PLACES = {
     # evaluate
     "ranked_cells_per_block": "evaluate.rankings:_CELLS_AT_ONCE",
     # model
-    "predicted_heads_per_block": "model.prediction:_HEADS_AT_ONCE",
+    "predicted_heads_per_block": "model.cell_predictions:_HEADS_AT_ONCE",
     "journal_changes": "model.saving.folder:_MAX_CHANGES",
     "journal_bytes": "model.saving.folder:_MAX_JOURNAL_BYTES",
     "journal_share": "model.saving.folder:_MAX_JOURNAL_SHARE",

@@ -27,24 +27,12 @@ from headstart.core.devices import device_of
 from headstart.errors import HeadstartError, InputError, ModelFileError, did_you_mean, option_name
 from headstart.files import left_over, lock_folder, partial_file, read_json, write_json
 from headstart.model import Headstart
+from headstart.model.cell_predictions import leave_out, predict_features, predict_pairs
 from headstart.model.inputs import as_list, whole_number
-from headstart.model.prediction import (
-    Prediction,
-    dictionary_column,
-    leave_out,
-    predict_features,
-    predict_pairs,
-    require_level,
-)
-from headstart.model.ranking import (
-    By,
-    Criterion,
-    TargetRow,
-    best_features,
-    require_contexts,
-    require_same_units,
-)
+from headstart.model.prediction import Prediction, dictionary_column, require_level
+from headstart.model.ranking import TargetRow, best_features, require_contexts, require_same_units
 from headstart.model.saving.folder import model_digest
+from headstart.model.scores import By, Criterion
 from headstart.model.state import ModelState
 from headstart.progress import Reporter
 from headstart.table import Kinds, Names

@@ -16,7 +16,7 @@ from tests.test_cli import run
 
 from headstart import Headstart, InputError
 from headstart.core.devices import device_of
-from headstart.model.prediction import predict_features, predict_pairs
+from headstart.model.cell_predictions import predict_features, predict_pairs
 from headstart.scoring import Scorer, score
 
 without_card = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")

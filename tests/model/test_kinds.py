@@ -13,7 +13,8 @@ from tests.oracles.margins import values_of
 
 from headstart import Headstart, Kind, Prediction, Table
 from headstart.errors import InputError, UnknownNameError
-from headstart.model.prediction import fewest_levels, level_ratios, predict_one_cell, predict_pairs
+from headstart.model.cell_predictions import predict_one_cell, predict_pairs
+from headstart.model.prediction import fewest_levels, level_ratios
 from headstart.table import Kinds, Names
 from headstart.table.margins import (
     likely_shift,

@@ -17,8 +17,8 @@ from tests.states import state_of, with_state
 
 from headstart import Headstart, Table
 from headstart.core.neighbours import LocalStrengths, neighbours_of, weighted_sums
+from headstart.model.cell_predictions import predict_one_cell, predict_pairs
 from headstart.model.local import local_part, reference_residuals, row_residuals
-from headstart.model.prediction import predict_one_cell, predict_pairs
 from headstart.training.known_neighbours import fit_known_weights
 
 ROWS, GROUPS, SIZE = 120, 15, 4

@@ -7,7 +7,7 @@ from tests.states import state_of
 
 from headstart import Headstart, Table
 from headstart.errors import InputError
-from headstart.model.prediction import predict_one_cell
+from headstart.model.cell_predictions import predict_one_cell
 from headstart.model.saving.export import long_form
 from headstart.table.not_applicable import NotApplicable
 

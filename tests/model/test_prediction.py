@@ -18,7 +18,8 @@ from tests.states import snapshot, state_of
 
 from headstart import Headstart, Table
 from headstart.errors import InputError, MetadataWarning
-from headstart.model.prediction import Prediction, predict_pairs
+from headstart.model.cell_predictions import predict_pairs
+from headstart.model.prediction import Prediction
 from headstart.table import Kind, Kinds, MetadataSchema, Names
 
 

@@ -8,7 +8,7 @@ from tests.faults.models import fresh
 from tests.states import state_of
 
 from headstart.model import Headstart
-from headstart.model.prediction import predict_one_cell
+from headstart.model.cell_predictions import predict_one_cell
 
 
 @pytest.mark.parametrize("kind", ["rating", "binary", "real"])

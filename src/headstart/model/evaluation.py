@@ -24,10 +24,11 @@ from headstart.evaluate.metrics import Answers, Score, score
 from headstart.evaluate.rankings import Lists, is_relevant, score_lists
 from headstart.evaluate.results import Results, Run
 from headstart.evaluate.scoring import score_heads, score_value_reference
+from headstart.model.cell_predictions import predict_features
 from headstart.model.local import reference_residuals, row_residuals
-from headstart.model.prediction import predict_features
-from headstart.model.ranking import By, Candidates, Criterion, TargetRow, observed_slots, scores
+from headstart.model.ranking import TargetRow, observed_slots
 from headstart.model.saving.export import export_table
+from headstart.model.scores import By, Candidates, Criterion, scores
 from headstart.model.state import ModelState
 from headstart.table import Cells, Kinds, Names, Table
 from headstart.table.cells import offsets

@@ -20,13 +20,13 @@ from headstart.core.predictive import predict_grid
 from headstart.core.types import FeatureBatch, Heads, RowStates
 from headstart.display import table_html
 from headstart.errors import InputError, UnsupportedError, for_user, option_name
+from headstart.model.cell_predictions import predict_features
 from headstart.model.features import Feature
 from headstart.model.inputs import NEW_ROW, check_rows, is_observations
 from headstart.model.levels import category_columns, is_level, owner_of
 from headstart.model.local import local_part, row_residuals
 from headstart.model.observations import ObservationList
 from headstart.model.plots import plot_explanation
-from headstart.model.prediction import predict_features
 from headstart.model.row_states import RowInputs, compute_row_states, fitted_observations, row_inputs
 from headstart.model.state import ModelState
 from headstart.model.titles import row_titles, title_of

@@ -41,6 +41,7 @@ from headstart.errors import (
 )
 from headstart.evaluate.results import Results
 from headstart.model.card import ModelCard, describe_on_card
+from headstart.model.cell_predictions import leave_out, predict_features
 from headstart.model.evaluation import On, choose_ranking, evaluate
 from headstart.model.explanation import Explanation, explain
 from headstart.model.fitting import fit_table
@@ -68,12 +69,9 @@ from headstart.model.inputs import (
     whole_number,
 )
 from headstart.model.levels import category_columns, columns_of, expand_new_features, require_whole
-from headstart.model.prediction import Prediction, leave_out, predict_features
+from headstart.model.prediction import Prediction
 from headstart.model.ranking import (
-    By,
-    Criterion,
     Ranking,
-    default_criterion,
     one_target_row,
     rank_features,
     rank_rows,
@@ -84,6 +82,7 @@ from headstart.model.saving.export import export_table
 from headstart.model.saving.folder import append_changes, check_place, open_for_changes, save
 from headstart.model.saving.journal import Call, CallLog, add_features_call, add_rows_call, observe_call
 from headstart.model.saving.loading import load
+from headstart.model.scores import By, Criterion, default_criterion
 from headstart.model.similarity import Similar, similar
 from headstart.model.staleness import Staleness, staleness_of
 from headstart.model.state import ModelState, Settings

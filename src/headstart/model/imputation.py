@@ -15,8 +15,8 @@ from headstart.core.predictive import draw_scores
 from headstart.core.types import RowStates
 from headstart.errors import InputError
 from headstart.evaluate.pooled_estimates import Pooled, pool
+from headstart.model.cell_predictions import leave_out, predict_features
 from headstart.model.levels import category_columns, columns_of
-from headstart.model.prediction import leave_out, predict_features
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.kinds import split_column

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.core.neighbours import LocalPart
-from headstart.core.predictive import Predictive, grid_logits, predict_grid
-from headstart.core.types import Heads, RowStates, second_moment
+from headstart.core.types import Heads, RowStates
 from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError, did_you_mean, for_user, option_name
-from headstart.evaluate.metrics import COVERAGE
-from headstart.evaluate.rankings import RELEVANT_RATING
+from headstart.model.cell_predictions import predict_features
 from headstart.model.features import Feature, FeatureColumns
 from headstart.model.inputs import (
     NEW_ROW,
@@ -33,245 +30,25 @@ from headstart.model.inputs import (
     encode_rows,
     is_observations,
     require_mapping,
-    seed_number,
     truth,
     unique_names,
 )
 from headstart.model.levels import category_columns, columns_of, is_level, owner_of
-from headstart.model.local import local_part, row_residuals
-from headstart.model.prediction import MAX_LEVEL, at_level, predict_features
+from headstart.model.local import local_part
+from headstart.model.scores import (
+    By,
+    Candidates,
+    Criterion,
+    ScoredSlots,
+    score_predictions,
+    scores,
+)
 from headstart.model.state import ModelState
-from headstart.model.suggestion import HeadWeights, choose_rows, greedy_design
+from headstart.model.suggestion import most_informative_features, most_informative_rows, most_uncertain_level
 from headstart.model.titles import feature_titles, row_titles
 from headstart.table import Names
-from headstart.table.kinds import KindType, is_value
+from headstart.table.kinds import is_value
 from headstart.table.names import as_name
-
-By = Literal["mean", "lower", "upper", "sample", "lift", "relevance", "information"]
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """The criterion of a ranking, checked.
-
-    Attributes
-    ----------
-    by : {"mean", "lower", "upper", "sample", "lift", "relevance", "information"}
-        The mean, a lower or upper quantile of the value, a random draw of the mean, the mean less that of an
-        average row, the probability of a high value times the popularity of the feature, or the information
-        that an observation would add.
-    quantile : float
-        The quantile of ``by="upper"``; that of ``by="lower"`` is 1 − ``quantile``.
-    random_state : int
-        The seed of ``by="sample"``.
-    """
-
-    by: By = "mean"
-    quantile: float = 0.9
-    random_state: int = 0
-
-    def __post_init__(self) -> None:
-        if self.by not in get_args(By):
-            criteria = ", ".join(repr(criterion) for criterion in get_args(By))
-            hint = did_you_mean(str(self.by), get_args(By))
-            raise InputError(f"{option_name('by')} must be one of {criteria}; got {self.by!r}{hint}")
-        number = isinstance(self.quantile, (int, float)) and not isinstance(self.quantile, bool)
-        if not number or not 0.5 <= self.quantile <= MAX_LEVEL:
-            raise InputError(
-                f"{option_name('quantile')} must be a number from 0.5 to 0.999999999; got {self.quantile!r}"
-            )
-        seed_number(self.random_state)
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Candidate features: their heads, and the properties that scores depend on."""
-
-    heads: Heads
-    types: Tensor  # (features,): the kinds of the features
-    modelled: Tensor  # (features,): the kinds that the likelihood uses for them
-    shots: Tensor  # (features,)
-    known: Tensor  # (features,): whether each trained the backbone
-    all_types: Tensor  # a superset of ``types``, without repetition
-    local: LocalPart | None = None  # of the features; None: none has one
-
-    @classmethod
-    def at(cls, model: ModelState, columns: FeatureColumns, slots: Tensor | slice) -> Candidates:
-        """Return the features whose heads are stored in ``slots``."""
-        types = torch.from_numpy(columns.types)[slots]
-        shots, known = (torch.from_numpy(part)[slots] for part in (columns.shots, columns.in_backbone))
-        all_types = torch.from_numpy(columns.kinds)
-        heads, modelled = model.feature_store.heads_at(slots), model.modelled_types(types)
-        local = local_part(model, columns.features)
-        if local is not None:
-            whole = isinstance(slots, slice) and slots == slice(0, local.size)
-            local = local if whole else local.take(np.arange(local.size)[slots])
-        return cls(heads, types, modelled, shots, known, all_types, local)
-
-
-def scores(
-    model: ModelState,
-    criterion: Criterion,
-    candidates: Candidates,
-    states: RowStates,
-    dtype: torch.dtype = torch.float64,
-) -> Tensor:
-    """Return the score of every row at every candidate, on the models' scale: (rows, features).
-
-    A mean beyond the limits of a rating is not clipped, so that such values are ranked too. A lower or upper
-    quantile is that of the value. The value of a binary feature has no quantiles except 0 and 1; there it is
-    the quantile of the probability, given the uncertainty of head and row. A sample is a draw of the mean,
-    given the uncertainty of head and row (Thompson sampling); each cell has its own.
-    """
-    if criterion.by == "lift":
-        mean = replace(criterion, by="mean")
-        usual = scores(model, mean, candidates, average_row(model), dtype)
-        return scores(model, mean, candidates, states, dtype) - usual
-    if criterion.by == "mean" and _is_linear(model, candidates):
-        if candidates.local is None:
-            return grid_logits(candidates.heads, states, dtype)
-        candidates = replace(candidates, heads=replace(candidates.heads, covariance=None))
-        states = replace(states, variance=None)
-    return _score(model, criterion, candidates, states, _predict(model, candidates, states, dtype))
-
-
-def _is_linear(model: ModelState, candidates: Candidates) -> bool:
-    """Return whether the mean of each candidate is its output, which does not depend on variances."""
-    return model.knowledge.likelihood.is_linear(model.modelled_types(candidates.all_types))
-
-
-def _predict(model: ModelState, candidates: Candidates, states: RowStates, dtype: torch.dtype) -> Predictive:
-    """Predict every row at every candidate: (rows, features)."""
-    likelihood, local = model.knowledge.likelihood, candidates.local
-    predictive = predict_grid(candidates.heads, states, candidates.modelled, likelihood, dtype)
-    return predictive if local is None else local.shift(predictive, row_residuals(model, states))
-
-
-def _score(
-    model: ModelState,
-    criterion: Criterion,
-    candidates: Candidates,
-    states: RowStates,
-    predictive: Predictive,
-) -> Tensor:
-    """Return the ``scores`` of predicted cells: (rows, features)."""
-    if criterion.by == "relevance":
-        return _relevance(model, candidates, predictive)
-    scored = predictive.mean
-    dtype = scored.dtype
-    if criterion.by in ("lower", "upper"):
-        deviations = _normal_quantile(criterion.quantile) * (1 if criterion.by == "upper" else -1)
-        factor = _calibration_factor(model, candidates, 2 * criterion.quantile - 1).to(dtype)
-        scored = scored + deviations * factor * predictive.std
-        if KindType.BINARY in candidates.all_types:
-            probability = _mean_at(predictive, deviations)
-            scored = torch.where(candidates.types == KindType.BINARY, probability, scored)
-    elif criterion.by == "sample":
-        scored = _mean_at(predictive, _draws(criterion.random_state, states, candidates.heads).to(dtype))
-    if KindType.BINARY in candidates.all_types:
-        binary = candidates.types == KindType.BINARY
-        shots = candidates.shots[binary]
-        probabilities = model.calibration.probability(scored[:, binary], shots)
-        scored = scored.clone()
-        scored[:, binary] = probabilities.to(dtype)
-    if KindType.CLICK in candidates.all_types:
-        clicks = candidates.types == KindType.CLICK
-        probabilities = model.calibration.click_probability(scored[:, clicks], candidates.shots[clicks])
-        scored = scored.clone()
-        scored[:, clicks] = probabilities.to(dtype)
-    return scored
-
-
-def _relevance(model: ModelState, candidates: Candidates, predictive: Predictive) -> Tensor:
-    """Return the probability that a row observes each candidate and likes it: (rows, features).
-
-    A row observes a feature with the share of rows that have observed it. It likes a 1 of a binary feature,
-    and a rating from three quarters of its scale upwards, as in the metrics of rankings.
-    """
-    if KindType.REAL in candidates.all_types:
-        raise InputError(
-            f"{option_name('by', 'relevance')} is for ratings, binary features and clicks, whose high values "
-            "are preferred; other kinds have no common order"
-        )
-    mean, shots, dtype = predictive.mean, candidates.shots, predictive.mean.dtype
-    factor = _calibration_factor(model, candidates, COVERAGE).to(dtype)
-    liked: Tensor = torch.special.ndtr((mean - RELEVANT_RATING) / (factor * predictive.std))
-    if KindType.BINARY in candidates.all_types:
-        probability = model.calibration.probability(mean, shots).to(dtype)
-        liked = torch.where(candidates.types == KindType.BINARY, probability, liked)
-    if KindType.CLICK in candidates.all_types:
-        click = model.calibration.click_probability(mean, shots).to(dtype)
-        liked = torch.where(candidates.types == KindType.CLICK, click, liked)
-    return liked * ((shots + 1) / (len(model.rows) + 1)).to(dtype)
-
-
-def default_criterion(model: ModelState, by: By | None) -> By:
-    """Return the criterion ``by``, or else the one that ranked best on held-out cells at the fit."""
-    if by is not None or model.judgement is None:
-        return by or "mean"
-    return cast(By, model.judgement.ranking)
-
-
-def average_row(model: ModelState) -> RowStates:
-    """Return the state of a row with the mean activation of all rows: one row."""
-    states = model.states.take(slice(0, 1))
-    activation = second_moment(model.states)[-1:, :-1].to(states.activation.dtype)
-    return replace(states, activation=activation, variance=None, rows=None)
-
-
-def _mean_at(predictive: Predictive, deviations: Tensor | float) -> Tensor:
-    """Return the means if outputs are ``deviations`` of their standard deviations above the expected ones."""
-    outputs = predictive.logits + deviations * predictive.variance.sqrt()
-    certain = torch.zeros_like(outputs)
-    return predictive.likelihood.predictive(outputs, certain, predictive.noise, predictive.kinds)[0]
-
-
-_MULTIPLIERS = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of SplitMix64
-
-
-def _draws(random_state: int, states: RowStates, heads: Heads) -> Tensor:
-    """Draw a standard normal number for each row and head, in double precision: (rows, heads).
-
-    The draw is a hash of the seed, of the row's activation and of the head, so that it does not depend on the
-    other rows and heads, nor on the precision.
-    """
-    from scipy.special import ndtri  # imported here: few uses of a model need SciPy
-
-    with np.errstate(over="ignore"):
-        rows = _hash(states.activation, np.uint64(random_state) * np.uint64(_MULTIPLIERS[0]))
-        features = _hash(heads.stacked, np.uint64(random_state))
-        mixed = _scramble(rows[:, None] ^ features)
-    return torch.from_numpy(ndtri((mixed >> np.uint64(11)).astype(np.float64) / 2**53 + 2**-54))
-
-
-def _hash(numbers: Tensor, start: np.uint64) -> NDArray[np.uint64]:
-    """Return a hash of each line of ``numbers`` (lines, n) in single precision: (lines,)."""
-    bits = numbers.float().contiguous().numpy().view(np.uint32).astype(np.uint64)
-    weights = _scramble(np.arange(1, bits.shape[1] + 1, dtype=np.uint64) * np.uint64(_MULTIPLIERS[0]))
-    return _scramble((bits * (weights | np.uint64(1))).sum(1, dtype=np.uint64) + start)
-
-
-def _scramble(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the output function of SplitMix64 of each number."""
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(_MULTIPLIERS[1])
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(_MULTIPLIERS[2])
-    return numbers ^ (numbers >> np.uint64(31))
-
-
-def _calibration_factor(model: ModelState, candidates: Candidates, level: float) -> Tensor:
-    """Return the calibration factors of the widths of intervals of probability ``level``: (features,)."""
-    table, at = (
-        model.calibration.table,
-        model.calibration.at(candidates.shots.numpy(), candidates.known.numpy()),
-    )
-    widths = at_level(table.factors, level)  # (kinds, positions in the table)
-    return torch.from_numpy(widths[candidates.modelled.numpy(), at])
-
-
-def _normal_quantile(quantile: float) -> float:
-    from scipy.special import ndtri  # imported here: few uses of a model need SciPy
-
-    return float(ndtri(quantile))
 
 
 def require_same_units(columns: FeatureColumns, slots: NDArray[np.int64], what: str) -> None:
@@ -455,7 +232,7 @@ def _candidates_above(
 
 _ROWS_AT_ONCE = 256  # target rows whose scores are computed together
 
-_HEADS_AT_ONCE = 4096  # heads that are read together
+_MOST_NEAR = 4096  # candidates that are scored again in double precision
 
 
 @dataclass(frozen=True)
@@ -468,8 +245,6 @@ class TargetRow:
 
 
 TargetRows = tuple[list[TargetRow], RowStates]  # rows and their states
-
-ScoredSlots = tuple[NDArray[np.int64], NDArray[np.float64]]  # of the best features, best first
 
 _EMPTY = np.zeros(0, dtype=np.int64)
 
@@ -603,12 +378,13 @@ def best_features(
             np.union1d(slots_of_row, _not_applicable_slots(model, row))
             for slots_of_row, row in zip(excluded, rows, strict=True)
         ]
-    choose = _most_informative_features if criterion.by == "information" else _highest_features
+    if criterion.by == "information":
+        return most_informative_features(model, columns, slots, states, n, excluded)
     chosen: list[ScoredSlots] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        chosen += choose(model, columns, slots, states.take(part), n, criterion, excluded[part])
-    if criterion.by in ("information", "relevance") or mixed_kinds:
+        chosen += _highest_features(model, columns, slots, states.take(part), n, criterion, excluded[part])
+    if criterion.by == "relevance" or mixed_kinds:
         return chosen
     if criterion.by == "lift":  # a difference has no offset
         return [(best, score * columns.spans[best]) for best, score in chosen]
@@ -746,18 +522,18 @@ def _bounded_candidates(
     slots = slice(0, len(columns.positions)) if selected is None else torch.from_numpy(selected)
     candidates = Candidates.at(model, columns, slots)
     by_variance = criterion.by in ("mean", "lower", "upper", "relevance")
-    if not by_variance or not _is_linear(model, candidates) or len(candidates.types) <= n + _SLACK:
+    if not by_variance or not candidates.is_linear(model) or len(candidates.types) <= n + _SLACK:
         return None
     without = replace(candidates, heads=replace(candidates.heads, covariance=None))
     if criterion.by == "mean" or candidates.heads.covariance is None:
         low = high = scores(model, criterion, without, state, torch.float32)[0]
     else:
-        least = _predict(model, without, state, torch.float32)
+        least = without.predict(model, state, torch.float32)
         norms = model.feature_store.covariance_norms(columns.used_slots)[slots]
         size = 1 + state.activation.square().sum()
         size = size if state.variance is None else size + state.variance.sum()
         most = replace(least, variance=least.variance + norms * size)
-        ends = [_score(model, criterion, candidates, state, end)[0] for end in (least, most)]
+        ends = [score_predictions(model, criterion, candidates, state, end)[0] for end in (least, most)]
         low, high = torch.minimum(*ends), torch.maximum(*ends)
     barred = torch.from_numpy(_excluded_cells(selected, [excluded])[1])
     if unused is not None:
@@ -766,7 +542,7 @@ def _bounded_candidates(
     threshold = torch.topk(low, n).values
     slack = _ROUNDING * threshold.abs().clamp(min=1).where(threshold.isfinite(), 1.0).max()
     near = torch.nonzero((high >= threshold[-1] - slack) & high.isfinite())[:, 0].numpy()
-    if len(near) > _HEADS_AT_ONCE:
+    if len(near) > _MOST_NEAR:
         return None
     return near if selected is None else selected[near]
 
@@ -788,66 +564,6 @@ def _excluded_cells(
         lines, columns = lines[inside], columns[inside]
     order = np.argsort(columns, kind="stable")
     return lines[order], columns[order]
-
-
-def _most_informative_features(
-    model: ModelState,
-    columns: FeatureColumns,
-    slots: NDArray[np.int64],
-    states: RowStates,
-    n: int,
-    criterion: Criterion,  # noqa: ARG001
-    excluded: Sequence[NDArray[np.int64]],
-) -> list[ScoredSlots]:
-    """Return, for each row, the slots of the features that would inform most about it, and their gains.
-
-    This is the A-optimal design of ``suggest`` with rows and features exchanged. The unknown is the row's
-    activation, with the variance that the backbone gives; the uncertainty of heads counts as noise.
-    """
-    if states.variance is None:
-        raise InputError(
-            f"{option_name('by', 'information')} needs a backbone that knows how sure it is of rows; "
-            "fit with "
-            f"{option_name('backbone', 'factorisation')}"
-        )
-    moment = _second_moment_of_weights(model, columns.used_slots)
-    chosen = []
-    for line, observed in enumerate(excluded):
-        unobserved = np.setdiff1d(slots, observed)
-        candidates = torch.from_numpy(unobserved[np.argsort(columns.positions[unobserved], kind="stable")])
-        state = states.take(slice(line, line + 1))
-        noise = _observation_noise(model, columns, candidates, state)
-        covariance = torch.diag(state.variance[0].double())  # type: ignore[index]
-        weights = HeadWeights(model.feature_store.heads_at(candidates).weight)
-        most = n * columns.most_levels  # of a category, the most informative level counts
-        best, gains = greedy_design(weights, noise, covariance, moment, most)
-        owners = [owner_of(cast(Feature, columns.features[slot])) for slot in candidates.numpy()[best]]
-        first = [i for i, owner in enumerate(owners) if owner not in owners[:i]][:n]
-        chosen.append((candidates.numpy()[best][first], np.array(gains)[first]))
-    return chosen
-
-
-def _second_moment_of_weights(model: ModelState, slots: NDArray[np.int64]) -> Tensor:
-    """Return M, the mean of w·wᵀ over features; tr(C·M) is the mean variance if activations vary by C."""
-    weights = [
-        model.feature_store.heads_at(part).weight.double() for part in _blocks(torch.from_numpy(slots))
-    ]
-    return sum(weight.T @ weight for weight in weights) / max(1, len(slots))  # type: ignore[return-value]
-
-
-def _observation_noise(model: ModelState, columns: FeatureColumns, slots: Tensor, state: RowStates) -> Tensor:
-    """Return the variance of one row's observation of each feature given its activation: (features,)."""
-    certain = replace(state, variance=None)
-    noise = [torch.zeros(0, dtype=torch.float64)]
-    for part in _blocks(slots):
-        candidates = Candidates.at(model, columns, part)
-        grid = predict_grid(candidates.heads, certain, candidates.modelled, model.knowledge.likelihood)
-        noise.append((grid.output_noise() + grid.variance)[0])
-    return torch.cat(noise)
-
-
-def _blocks(slots: Tensor) -> Sequence[Tensor]:
-    return torch.split(slots, _HEADS_AT_ONCE)
 
 
 _CANDIDATE_ROWS_AT_ONCE = 1 << 14  # so that their activations stay in the cache
@@ -886,7 +602,7 @@ def rank_rows(
         candidates = candidates[np.array([_matches(record, where) for record in chosen], dtype=bool)]
     if criterion.by == "information":
         what = option_name("by", "information")
-        positions, score = _most_informative_rows(model, heads, known, candidates, n, what)
+        positions, score = most_informative_rows(model, heads, known, candidates, n, what)
     else:
         positions, score = _highest_rows(model, heads, known, candidates, n, criterion)
     names = [model.rows[position] for position in positions]
@@ -939,19 +655,8 @@ def suggest_rows(model: ModelState, feature: object, n: int, rows: Sequence[Any]
     (known,), heads = model.feature_store.take([most_uncertain_level(model, feature)])
     candidates = candidate_rows(model, rows, known, model.observers(known))
     what = for_user("suggest()", "headstart suggest")
-    positions, _ = _most_informative_rows(model, heads, known, candidates, n, what)
+    positions, _ = most_informative_rows(model, heads, known, candidates, n, what)
     return [model.rows[position] for position in positions]
-
-
-def most_uncertain_level(model: ModelState, feature: object) -> object:
-    """Return the column of a category whose values vary most so far; any other feature unchanged."""
-    columns = category_columns(model, feature)
-    if not columns:
-        return feature
-    shares = [
-        (f.values.sum() + 0.5) / (len(f.values) + 1) for f in map(model.feature_store.get, columns) if f
-    ]
-    return columns[int(np.argmax([share * (1 - share) for share in shares]))]
 
 
 def candidate_rows(
@@ -1023,16 +728,3 @@ def _highest_rows(
     if criterion.by == "lift":  # a difference has no offset
         return near_rows[order], exact[order] * kind.span
     return near_rows[order], kind.margin.unrounded(exact[order] * kind.span + kind.offset)
-
-
-def _most_informative_rows(
-    model: ModelState, heads: Heads, feature: Feature, candidates: NDArray[np.int64], n: int, what: str
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the positions of the rows that inform most about a feature, and the gain of each."""
-    if not model.adapter.gives_uncertainty:
-        raise InputError(
-            f"{what} needs an adapter that knows how sure it is; fit with {option_name('adapter', 'bayes')}"
-        )
-    kind, likelihood = int(model.kinds_of([feature])), model.knowledge.likelihood
-    chosen, gains = choose_rows(heads, model.states, torch.from_numpy(candidates), kind, n, likelihood)
-    return candidates[chosen], np.array(gains)

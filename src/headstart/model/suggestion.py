@@ -1,21 +1,30 @@
 """Choose the observations that would inform most about a feature or a row (A-optimal design).
 
-``ranking`` chooses rows for a feature by ``choose_rows``, and features for a row by
-``greedy_design``.
+``most_informative_rows`` chooses rows for a feature, ``most_informative_features`` features for a row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import predict_grid
 from headstart.core.types import Heads, RowStates, second_moment
+from headstart.errors import InputError, option_name
 from headstart.linalg.packed import affine_quadratic_form, append_one
+from headstart.model.features import Feature, FeatureColumns
+from headstart.model.levels import category_columns, owner_of
+from headstart.model.scores import Candidates, ScoredSlots
+from headstart.model.state import ModelState
+
+_HEADS_AT_ONCE = 4096  # heads that are read together
 
 _AT_ONCE = 8192  # vectors whose products are computed together, so that they stay in the cache
 
@@ -60,12 +69,12 @@ def choose_rows(
     moment = second_moment(states)  # the mean variance over all rows is tr(C·moment)
     if 3 * len(candidates) < len(states):
         selected = states.take(candidates)
-        noise = _observation_noise(heads, selected, kind, likelihood)
+        noise = _noise_at_rows(heads, selected, kind, likelihood)
         return greedy_design(_Activations(selected.activation), noise, covariance, moment, n)
     # Most rows are candidates: excluding the others is cheaper than copying the candidates.
     excluded = torch.ones(len(states), dtype=torch.bool)
     excluded[candidates] = False
-    noise = _observation_noise(heads, states, kind, likelihood)
+    noise = _noise_at_rows(heads, states, kind, likelihood)
     chosen, gains = greedy_design(_Activations(states.activation), noise, covariance, moment, n, excluded)
     positions = torch.full((len(states),), -1).index_copy_(0, candidates, torch.arange(len(candidates)))
     return positions[torch.tensor(chosen, dtype=torch.int64)].tolist(), gains
@@ -197,7 +206,7 @@ def greedy_design(
     return chosen, gains
 
 
-def _observation_noise(heads: Heads, states: RowStates, kind: int, likelihood: Likelihood) -> Tensor:
+def _noise_at_rows(heads: Heads, states: RowStates, kind: int, likelihood: Likelihood) -> Tensor:
     """Return the variance of an observation given the output of one head, at each row: (rows,)."""
     if heads.noise is not None and not bool(likelihood.squashes(torch.tensor(kind))):
         noise = heads.noise.double()
@@ -205,3 +214,80 @@ def _observation_noise(heads: Heads, states: RowStates, kind: int, likelihood: L
     certain, known = replace(heads, covariance=None), replace(states, variance=None)  # neither is used
     grid = predict_grid(certain, known, torch.tensor([kind]), likelihood)
     return grid.output_noise()[:, 0].contiguous()
+
+
+def most_informative_features(
+    model: ModelState,
+    columns: FeatureColumns,
+    slots: NDArray[np.int64],
+    states: RowStates,
+    n: int,
+    excluded: Sequence[NDArray[np.int64]],
+) -> list[ScoredSlots]:
+    """Return, for each row, the slots of the features that would inform most about it, and their gains.
+
+    This is the A-optimal design of ``suggest`` with rows and features exchanged. The unknown is the row's
+    activation, with the variance that the backbone gives; the uncertainty of heads counts as noise.
+    """
+    if states.variance is None:
+        raise InputError(
+            f"{option_name('by', 'information')} needs a backbone that knows how sure it is of rows; "
+            f"fit with {option_name('backbone', 'factorisation')}"
+        )
+    moment = _second_moment_of_weights(model, columns.used_slots)
+    chosen = []
+    for line, observed in enumerate(excluded):
+        unobserved = np.setdiff1d(slots, observed)
+        candidates = torch.from_numpy(unobserved[np.argsort(columns.positions[unobserved], kind="stable")])
+        state = states.take(slice(line, line + 1))
+        noise = _noise_of_features(model, columns, candidates, state)
+        covariance = torch.diag(state.variance[0].double())  # type: ignore[index]
+        weights = HeadWeights(model.feature_store.heads_at(candidates).weight)
+        most = n * columns.most_levels  # of a category, the most informative level counts
+        best, gains = greedy_design(weights, noise, covariance, moment, most)
+        owners = [owner_of(cast(Feature, columns.features[slot])) for slot in candidates.numpy()[best]]
+        first = [i for i, owner in enumerate(owners) if owner not in owners[:i]][:n]
+        chosen.append((candidates.numpy()[best][first], np.array(gains)[first]))
+    return chosen
+
+
+def _second_moment_of_weights(model: ModelState, slots: NDArray[np.int64]) -> Tensor:
+    """Return M, the mean of w·wᵀ over features; tr(C·M) is the mean variance if activations vary by C."""
+    blocks = torch.split(torch.from_numpy(slots), _HEADS_AT_ONCE)
+    weights = [model.feature_store.heads_at(block).weight.double() for block in blocks]
+    return sum(weight.T @ weight for weight in weights) / max(1, len(slots))  # type: ignore[return-value]
+
+
+def _noise_of_features(model: ModelState, columns: FeatureColumns, slots: Tensor, state: RowStates) -> Tensor:
+    """Return the variance of one row's observation of each feature given its activation: (features,)."""
+    certain = replace(state, variance=None)
+    noise = [torch.zeros(0, dtype=torch.float64)]
+    for part in torch.split(slots, _HEADS_AT_ONCE):
+        candidates = Candidates.at(model, columns, part)
+        grid = predict_grid(candidates.heads, certain, candidates.modelled, model.knowledge.likelihood)
+        noise.append((grid.output_noise() + grid.variance)[0])
+    return torch.cat(noise)
+
+
+def most_uncertain_level(model: ModelState, feature: object) -> object:
+    """Return the column of a category whose values vary most so far; any other feature unchanged."""
+    columns = category_columns(model, feature)
+    if not columns:
+        return feature
+    shares = [
+        (f.values.sum() + 0.5) / (len(f.values) + 1) for f in map(model.feature_store.get, columns) if f
+    ]
+    return columns[int(np.argmax([share * (1 - share) for share in shares]))]
+
+
+def most_informative_rows(
+    model: ModelState, heads: Heads, feature: Feature, candidates: NDArray[np.int64], n: int, what: str
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the positions of the rows that inform most about a feature, and the gain of each."""
+    if not model.adapter.gives_uncertainty:
+        raise InputError(
+            f"{what} needs an adapter that knows how sure it is; fit with {option_name('adapter', 'bayes')}"
+        )
+    kind, likelihood = int(model.kinds_of([feature])), model.knowledge.likelihood
+    chosen, gains = choose_rows(heads, model.states, torch.from_numpy(candidates), kind, n, likelihood)
+    return candidates[chosen], np.array(gains)

@@ -23,9 +23,10 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import PlainTextResponse, Response
 
 from headstart.errors import StorageError
+from headstart.model.cell_predictions import predict_one_cell
 from headstart.model.imputation import with_levels
 from headstart.model.levels import category_columns
-from headstart.model.prediction import NOT_APPLICABLE, Prediction, predict_one_cell
+from headstart.model.prediction import NOT_APPLICABLE, Prediction
 from headstart.model.ranking import Ranking
 from headstart.model.staleness import ErrorSums, staleness_of
 from headstart.model.summary import ExpectedError

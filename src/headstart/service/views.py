@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from headstart.core.types import second_moment
 from headstart.errors import InputError
 from headstart.linalg.packed import weighted_traces
+from headstart.model.cell_predictions import predict_features
 from headstart.model.levels import category_columns, owner_of
-from headstart.model.prediction import Prediction, predict_features
-from headstart.model.ranking import average_row
+from headstart.model.prediction import Prediction
+from headstart.model.scores import average_row
 from headstart.model.state import ModelState
 from headstart.model.titles import feature_titles
 from headstart.service.live_model import LiveState
