@@ -147,8 +147,8 @@ T = TypeVar("T")
 # Modules that read and check arguments. An unexpected exception there is caused by the argument.
 _INPUT_MODULES = re.compile(
     r"headstart\.(table|errors|config|registry|(adapters|backbones)\.base"
-    r"|model\.(headstart|inputs|triples|features|levels|ranking|prediction|plots|imputation|suggestion"
-    r"|similarity))\b"
+    r"|model\.(headstart|inputs|triples|features|levels|ranking|scores|prediction|cell_predictions|plots"
+    r"|imputation|suggestion|similarity))\b"
 )
 
 

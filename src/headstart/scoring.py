@@ -203,7 +203,7 @@ def score(
     text_format = TextFormat(separator, None, encoding)
     source = None if data is None else open_records(data, columns, text_format, argument)
     identity = model_digest(path)
-    state = Headstart.load(path)._state  # verified once, here; workers only map it into memory
+    state = Headstart.load(path).state  # verified once, here; workers only map it into memory
     question.check(state, pairs=pairs is not None)
     features_per_row = len(question.features or state.feature_store)
     size = _partition_size(partition_size, question, features_per_row, pairs is not None)
@@ -432,7 +432,7 @@ class Scorer:
 
     def _open(self, model: Path, question: Question, device: str | None) -> None:
         self.question, self._device = question, device_of(device)
-        self.state: ModelState = Headstart.load(model, verify=False)._state
+        self.state: ModelState = Headstart.load(model, verify=False).state
         self._features = list(self.state.feature_store if question.features is None else question.features)
 
     def __call__(self, records: pa.Table) -> pa.Table:

@@ -38,7 +38,7 @@ def fitted() -> Headstart:
 
 @pytest.fixture
 def model(fitted: Headstart) -> Headstart:
-    return Headstart._from_state(fitted.fitted_)
+    return Headstart.from_state(fitted.fitted_)
 
 
 def test_features_are_questions(model: Headstart) -> None:

@@ -247,7 +247,7 @@ def test_a_model_is_a_function_of_its_observations(which: tuple[str, str, str], 
                     planned = written.plan(state.model)
                     written.record(connection, planned)
                 state = apply(state, planned.delta)
-            assert_equal(whole, Headstart._from_state(state.model))
+            assert_equal(whole, Headstart.from_state(state.model))
             live.follow()
             assert_equal(whole, live.snapshot.model)
             assert_equal(whole, LiveModel(store, Path(folder) / "served").snapshot.model)

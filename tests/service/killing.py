@@ -143,7 +143,7 @@ def _check(server: Server, model: Path, url: str, writers: list[Writing]) -> Non
         uninterrupted = one_by_one(store, model)
         rebuilt = LiveModel(store, model).snapshot
     names, features = list(uninterrupted.model.rows), list(uninterrupted.model.feature_store)
-    expected = Headstart._from_state(uninterrupted.model).predict(names, features)
+    expected = Headstart.from_state(uninterrupted.model).predict(names, features)
     for found in (rebuilt.model.predict(names, features), _served(server, names, features)):
         mean, std = (found.mean, found.std) if hasattr(found, "mean") else found
         np.testing.assert_allclose(mean, expected.mean, atol=1e-4)

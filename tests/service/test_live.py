@@ -97,7 +97,7 @@ def test_step_by_step_equals_all_at_once(kind: str, seed: int) -> None:
     names, features = list(log.state.model.rows), list(log.state.model.feature_store)
     assert {*names} == {*again.model.rows}
     assert {*features} == {*again.model.feature_store}
-    one, other = (Headstart._from_state(each.model).predict(names, features) for each in (log.state, again))
+    one, other = (Headstart.from_state(each.model).predict(names, features) for each in (log.state, again))
     np.testing.assert_allclose(one.mean, other.mean, atol=1e-5 * other.std.max())
     np.testing.assert_allclose(one.std, other.std, rtol=1e-5)
 
@@ -116,25 +116,25 @@ def test_features_that_come_together_are_not_mixed_up() -> None:
 
 def test_a_state_never_changes() -> None:
     log = Log("rating", 7)
-    before = Headstart._from_state(log.state.model).predict()
+    before = Headstart.from_state(log.state.model).predict()
     first = log.state
     for place in range(15):
         log.step(place)
-    after = Headstart._from_state(first.model).predict()
+    after = Headstart.from_state(first.model).predict()
     assert np.array_equal(before.mean, after.mean)
     assert np.array_equal(before.std, after.std)
 
 
 def test_a_new_feature_changes_no_other_prediction() -> None:
     state = LiveState.of(state_of(trained("rating")))
-    before = Headstart._from_state(state.model).predict()
+    before = Headstart.from_state(state.model).predict()
     cells = [Cell(f"u{i}", "new", 1.0 + i % 5) for i in range(7)]
     after = apply(state, Delta(features={"new": {}}))
-    shown = Headstart._from_state(after.model).predict(features=before.features)
+    shown = Headstart.from_state(after.model).predict(features=before.features)
     assert np.array_equal(before.mean, shown.mean)
     after = apply(after, Delta(cells=cells))
     others = [row for row in after.model.rows if row not in {cell.row for cell in cells}]
-    shown = Headstart._from_state(after.model).predict(others, before.features)
+    shown = Headstart.from_state(after.model).predict(others, before.features)
     places = [before.rows.position(row) for row in others]
     assert np.array_equal(before.mean[places], shown.mean)
 
@@ -142,13 +142,13 @@ def test_a_new_feature_changes_no_other_prediction() -> None:
 def test_rows_known_only_by_new_features_are_told_apart() -> None:
     """What rows observe of added features says something about them."""
     state = LiveState.of(state_of(trained("rating")))
-    known = Headstart._from_state(state.model)
+    known = Headstart.from_state(state.model)
     best = dict(zip(known.rows, known.predict(features=["f1"]).mean[:, 0], strict=True))
     copy = [Cell(row, "copy", float(np.clip(round(value), 1, 5))) for row, value in best.items()]
     state = apply(state, Delta(features={"copy": {}}, cells=copy))
     fans = Delta(rows={"fan": None, "foe": None}, cells=[Cell("fan", "copy", 5.0), Cell("foe", "copy", 1.0)])
     state = apply(state, fans)
-    told = Headstart._from_state(state.model).predict(["fan", "foe"], ["f1"]).mean[:, 0]
+    told = Headstart.from_state(state.model).predict(["fan", "foe"], ["f1"]).mean[:, 0]
     assert told[0] > told[1] + 0.2
 
 

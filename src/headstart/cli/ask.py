@@ -590,12 +590,10 @@ def features(model: Model, *, search: Search = None, output: OutputOptions) -> N
         "observations": pa.array([feature.shots for feature in listed], pa.int64()),
         "added": pa.array(["" if feature.in_backbone else "after fit" for feature in listed], pa.string()),
     }
-    schema = loaded.fitted_.schema
-    records = [feature.metadata for feature in listed]
-    for column in schema.columns if schema else ():
-        if column.name not in columns:
-            texts = [_text(record.get(column.name)) for record in records]
-            columns[column.name] = pa.array(texts, pa.string())
+    for column in loaded.metadata_columns:
+        if column not in columns:
+            texts = [_text(feature.metadata.get(column)) for feature in listed]
+            columns[column] = pa.array(texts, pa.string())
     destination.write(pa.table(columns))
 
 
@@ -604,24 +602,17 @@ def rows(model: Model, *, search: Search = None, output: OutputOptions) -> None:
 
     Example: [bold]headstart rows films.headstart --search u1[/bold]
     """
-    import numpy as np
     import pyarrow as pa
 
     from headstart.model import Headstart
-    from headstart.model.levels import owner_of
 
     destination = output.destination()
     loaded = Headstart.load(model)
-    by_name = {owner_of(feature): feature for feature in loaded.fitted_.feature_store.values()}
-    contexts = [feature.rows for feature in by_name.values()]
-    positions = np.concatenate([*contexts, np.zeros(0, np.int64)])
-    counts = np.bincount(positions, minlength=len(loaded.rows))
     names = list(loaded.rows) if search is None else loaded.find_rows(search)
-    shown_counts = counts[loaded.rows.positions(names)]
     titles = loaded.row_titles(names)
     columns = {} if titles is None else {"title": pa.array(titles, pa.string())}
-    names_column = pa.array(names, pa.string())
-    destination.write(pa.table({"row": names_column, **columns, "observations": shown_counts}))
+    counts = loaded.observation_counts(names)
+    destination.write(pa.table({"row": pa.array(names, pa.string()), **columns, "observations": counts}))
 
 
 def evaluate(
@@ -655,9 +646,8 @@ def evaluate(
     destination = output.destination()
     numbers = whole_numbers(shots, "--shots")
     loaded = Headstart.load(model)
-    kinds = loaded.fitted_.kinds
-    if reading.kind is None and len(kinds) == 1:  # held-out values must not be inferred as another kind
-        reading = replace(reading, kind=[str(kinds[0])])
+    if reading.kind is None and len(loaded.kinds) == 1:  # held-out values could look like another kind
+        reading = replace(reading, kind=[str(loaded.kinds[0])])
     table = reading.read(observations, quiet=True, metadata=metadata)
     results = loaded.evaluate(table, numbers, on=on, by=by, random_state=seed)  # type: ignore[arg-type]
     if destination.path is None and destination.format == "table":

@@ -99,7 +99,7 @@ def score_rivals(known: Table, test: KShotTest) -> list[Run]:
 
 def score_model(model: Headstart, test: KShotTest) -> tuple[list[Run], dict[str, Any]]:
     """Score the model and its nearest neighbours on the same cells; return also the settings of both."""
-    state = model.fitted_
+    state = model.state
     knowledge = state.knowledge
     neighbours = build_adapter(adapter_config(NEIGHBOURS), knowledge).eval()
     adapters = {OURS: state.adapter, NEIGHBOURS: neighbours}

@@ -21,6 +21,7 @@ from headstart.core.devices import move
 from headstart.core.likelihood import soft_logit
 from headstart.core.predictive import predict_cell, predict_cells, predict_grid
 from headstart.core.types import OneHead, RowStates
+from headstart.errors import InputError
 from headstart.linalg.packed import packed_size
 from headstart.model.features import Feature, FeatureListing
 from headstart.model.levels import (
@@ -204,6 +205,23 @@ def _head_of(model: ModelState, name: str, kind: int) -> OneHead:
 
 
 _cached_half_width = lru_cache(maxsize=64)(normal_half_width)
+
+
+MAX_CELLS = 50_000_000  # of one prediction, which has two numbers per cell in memory
+
+
+def require_few_cells(model: ModelState, rows: Names, names: Sequence[Any] | None, draws: int = 1) -> None:
+    """Raise an error if a prediction of features, or ``draws`` of it, would not fit into memory.
+
+    ``names`` are the features; None for all.
+    """
+    features = len(model.feature_store) if names is None else len(columns_of(model, names))
+    if len(rows) * features * draws > MAX_CELLS:
+        times = f" × {draws} draws" if draws > 1 else ""
+        raise InputError(
+            f"{len(rows)} rows × {features} features{times} are too many for one prediction "
+            f"(at most {MAX_CELLS:,} cells); ask for fewer rows or features at a time"
+        )
 
 
 def predict_features(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from headstart.evaluate.rankings import Lists, is_relevant, score_lists
 from headstart.evaluate.results import Results, Run
 from headstart.evaluate.scoring import score_heads, score_value_reference
 from headstart.model.cell_predictions import predict_features
+from headstart.model.inputs import ReadOptions, as_table
 from headstart.model.local import reference_residuals, row_residuals
 from headstart.model.ranking import TargetRow, observed_slots
 from headstart.model.saving.export import export_table
@@ -41,34 +43,43 @@ On = Literal["features", "cells"]
 _FEATURES_AT_ONCE = 1024  # new features that the adapter reads at once, which bounds the memory
 
 
+class HeldOut(NamedTuple):
+    """Held-out observations of rows of the model.
+
+    Observation i is the value ``values[i]`` of the model's row ``rows[i]`` at the table's feature
+    ``columns[i]``.
+    """
+
+    table: Table  # of the tested features
+    rows: NDArray[np.int64]  # (n,)
+    columns: NDArray[np.int64]  # (n,)
+    values: NDArray[np.float64]  # (n,)
+    weights: NDArray[np.float64] | None  # (n,); None: all 1
+
+
+def held_out_table(model: ModelState, data: object, options: ReadOptions) -> Table:
+    """Return held-out ``data`` as a table, by default of the kind of the model if that has only one."""
+    if not isinstance(data, Table) and len(model.kinds) == 1:
+        options.setdefault("kinds", str(model.kinds[0]))  # few values may look like another kind
+    return as_table(data, "evaluate()", options, quiet=True)
+
+
+def _caller() -> str:
+    """Return the name of the caller in error messages."""
+    return for_user("evaluate()", "evaluate")
+
+
 def evaluate(
     model: ModelState,
     table: Table,
     shots: Sequence[int],
     on: On | None,
     seed: int,
-    what: str,
     by: By | None = None,
 ) -> Results:
-    """Score the model on the features of a table that are not in it, or on cells of its own features.
+    """Score the model on the features of a ``table`` that are not in it, or on cells of its own features.
 
-    Parameters
-    ----------
-    model : ModelState
-        The model.
-    table : Table
-        The observations.
-    shots : sequence of int
-        The numbers of shots at which new features are tested.
-    on : {"features", "cells"} or None
-        New features or unobserved cells; None tests new features if there are any.
-    seed : int
-        The seed that chooses the contexts of new features.
-    what : str
-        The name of the caller in error messages.
-    by : str, optional
-        The criterion of the rankings to score: of all rows for new features, and of all unobserved features
-        for the rows of cells. By default no rankings are scored.
+    The parameters are those of ``Headstart.evaluate``; ``seed`` is ``random_state``.
     """
     if by is None and all(kind.type == KindType.CLICK for kind in table.kinds):
         by = "mean"  # only rankings can score clicks
@@ -81,7 +92,7 @@ def evaluate(
     if len(tested) == 0:
         other, known = ("features", "none") if on == "cells" else ("cells", "all")
         raise InputError(
-            f"{what}: the model knows {known} of the table's features, so there is nothing to evaluate "
+            f"{_caller()}: the model knows {known} of the table's features, so there is nothing to evaluate "
             f"{for_user(f'on={on!r}', f'--on {on}')} on; use {option_name('on', other)}"
         )
     table = table.with_features(tested)
@@ -89,12 +100,13 @@ def evaluate(
     usable = positions[table.row_index] >= 0
     if not usable.any():
         raise InputError(
-            f"{what}: the model knows none of the rows that were observed "
+            f"{_caller()}: the model knows none of the rows that were observed "
             f"(they are {join_names(table.rows, 3)}); "
             "rows must have the names that the model was fitted with"
         )
-    rows, columns = positions[table.row_index[usable]], table.feature_index[usable].astype(np.int64)
-    values = table.values[usable].astype(np.float64)
+    weights = None if table.weights is None else table.weights[usable]
+    columns, values = table.feature_index[usable].astype(np.int64), table.values[usable].astype(np.float64)
+    held_out = HeldOut(table, positions[table.row_index[usable]], columns, values, weights)
     facts = {
         "on": on,
         "rows": int((positions >= 0).sum()),
@@ -102,19 +114,14 @@ def evaluate(
         "observations": _count_answers(table, columns),
         "unknown_rows": int((positions < 0).sum()),
     }
-    weights = None if table.weights is None else table.weights[usable]
     if on == "cells":
-        return _evaluate_cells(model, table, rows, columns, values, weights, facts, what, criterion)
-    return _evaluate_new_features(model, table, rows, columns, values, weights, facts, shots, seed, criterion)
+        return _evaluate_cells(model, held_out, facts, criterion)
+    return _evaluate_new_features(model, held_out, facts, shots, seed, criterion)
 
 
 def _evaluate_new_features(
     model: ModelState,
-    table: Table,
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    values: NDArray[np.float64],
-    weights: NDArray[np.float64] | None,
+    held_out: HeldOut,
     facts: dict[str, Any],
     shots: Sequence[int],
     seed: int,
@@ -122,25 +129,10 @@ def _evaluate_new_features(
 ) -> Results:
     """Compute the k-shot curve of features that are not in the model.
 
-    Observation i is the value ``values[i]`` of the model's row ``rows[i]`` at the table's feature
-    ``columns[i]``, with the weight ``weights[i]``; ``facts`` about them become part of the results.
+    ``facts`` become part of the results.
     """
-    kinds = _model_kinds(model, table)
-    cells = Cells.from_pairs(
-        torch.from_numpy(columns),
-        torch.from_numpy(rows),
-        torch.from_numpy(kinds.scale(values, columns)).float(),
-        len(table.features),
-        len(model.rows),
-        None if weights is None else torch.from_numpy(weights).float(),
-    )
-    types = torch.from_numpy(kinds.types)
-    finds_scale = torch.tensor([float(kind.shares_units(model.middle)) for kind in kinds])
-    units = torch.stack([torch.zeros_like(finds_scale), finds_scale], dim=1).double()
-    batch = FeatureBatch(cells, _encoded_metadata(model, table), model.modelled_types(types), units)
-    batch = replace(batch, groups=table_groups(table))
-    test = KShotTest(batch, kinds, shots, seed)
-    name = model.settings.chosen_adapter.name
+    table, kinds = held_out.table, _model_kinds(model, held_out.table)
+    test = KShotTest(_new_features(model, held_out, kinds), kinds, shots, seed)
     # As ``add_feature`` reads rows.
     references = model.row_store.take(np.arange(len(model.rows)), "reference")
 
@@ -152,40 +144,23 @@ def _evaluate_new_features(
             [model.widen_heads(model.adapter.adapt(part, references), part, references) for part in parts]
         )
 
-    tested_types = types[test.features]
-
     def local(heads: Heads, context: FeatureBatch) -> LocalPart | None:
         if model.local is None:
             return None
         observed = reference_residuals(model, np.arange(len(model.rows)))
         return local_part_of(model.knowledge, heads, context, references, model.local, observed)
 
-    def rank(heads: Heads, context: FeatureBatch, local: LocalPart | None) -> Callable[[slice], torch.Tensor]:
-        def rows_of(part: slice) -> torch.Tensor:
-            candidates = Candidates(
-                heads.take(part),
-                tested_types[part],
-                context.kinds[part],
-                context.shots[part],
-                torch.zeros(len(context.shots[part]), dtype=torch.bool),
-                torch.unique(tested_types),
-                None if local is None else local.take(np.arange(local.size)[part]),
-            )
-            return scores(model, criterion or Criterion(), candidates, model.states).T
-
-        return rows_of
-
-    likelihood = model.knowledge.likelihood
+    types = torch.from_numpy(kinds.types)[test.features]
     runs = score_heads(
-        name,
+        model.settings.chosen_adapter.name,
         adapt,
         model.states,
-        likelihood,
+        model.knowledge.likelihood,
         test,
         model.calibration,
         {},
         local=local,
-        rank=None if criterion is None else rank,
+        rank=None if criterion is None else partial(_rank_rows, model, criterion, types),
         residuals=row_residuals(model, model.states),
     )
     if (reference := _row_column_means(model, kinds)) is not None:
@@ -195,6 +170,49 @@ def _evaluate_new_features(
     return Results(
         data=facts, settings={"methods": methods, "shots": list(test.shots), "seed": seed}, runs=runs
     )
+
+
+def _new_features(model: ModelState, held_out: HeldOut, kinds: Kinds) -> FeatureBatch:
+    """Return new features of these ``kinds`` with all their observations."""
+    table, columns = held_out.table, held_out.columns
+    cells = Cells.from_pairs(
+        torch.from_numpy(columns),
+        torch.from_numpy(held_out.rows),
+        torch.from_numpy(kinds.scale(held_out.values, columns)).float(),
+        len(table.features),
+        len(model.rows),
+        None if held_out.weights is None else torch.from_numpy(held_out.weights).float(),
+    )
+    finds_scale = torch.tensor([float(kind.shares_units(model.middle)) for kind in kinds])
+    units = torch.stack([torch.zeros_like(finds_scale), finds_scale], dim=1).double()
+    types = model.modelled_types(torch.from_numpy(kinds.types))
+    batch = FeatureBatch(cells, _encoded_metadata(model, table), types, units)
+    return replace(batch, groups=table_groups(table))
+
+
+def _rank_rows(
+    model: ModelState,
+    criterion: Criterion,
+    types: torch.Tensor,
+    heads: Heads,
+    context: FeatureBatch,
+    local: LocalPart | None,
+) -> Callable[[slice], torch.Tensor]:
+    """Return a function from a slice of features, whose kinds are ``types``, to the scores of all rows."""
+
+    def rows_of(part: slice) -> torch.Tensor:
+        candidates = Candidates(
+            heads.take(part),
+            types[part],
+            context.kinds[part],
+            context.shots[part],
+            torch.zeros(len(context.shots[part]), dtype=torch.bool),
+            torch.unique(types),
+            None if local is None else local.take(np.arange(local.size)[part]),
+        )
+        return scores(model, criterion, candidates, model.states).T
+
+    return rows_of
 
 
 MEANS = "row-column-means"
@@ -246,20 +264,13 @@ def _encoded_metadata(model: ModelState, table: Table) -> torch.Tensor:
 
 
 def _evaluate_cells(
-    model: ModelState,
-    table: Table,
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    values: NDArray[np.float64],
-    weights: NDArray[np.float64] | None,
-    facts: dict[str, Any],
-    what: str,
-    criterion: Criterion | None,
+    model: ModelState, held_out: HeldOut, facts: dict[str, Any], criterion: Criterion | None
 ) -> Results:
     """Compute the error of current heads, at cells that neither the features nor the rows have observed.
 
-    The parameters are those of ``_evaluate_new_features``.
+    ``facts`` become part of the results.
     """
+    table, rows, columns, values, weights = held_out
     features = [model.feature_store[name] for name in table.features]
     order = np.argsort(columns, kind="stable")
     starts = np.searchsorted(columns[order], np.arange(len(features) + 1))
@@ -277,7 +288,9 @@ def _evaluate_cells(
         tested.append(cells)
     cells = np.concatenate(tested)
     if len(cells) == 0:
-        raise InputError(f"{what}: the model has observed all of these cells; give cells that were held out")
+        raise InputError(
+            f"{_caller()}: the model has observed all of these cells; give cells that were held out"
+        )
     kinds = np.array([feature.kind.type for feature in features])[columns[cells]]
     shots = np.array([feature.shots for feature in features])[columns[cells]]
     name, median_shots = model.settings.chosen_adapter.name, int(np.median(shots))

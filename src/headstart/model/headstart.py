@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, Unpack, get_args
+from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,46 +29,38 @@ from headstart.core.devices import training_device
 from headstart.display import facts_html
 from headstart.distributed import process_group
 from headstart.errors import (
-    InputError,
     MetadataWarning,
     NotFittedError,
     SurpriseWarning,
     UnknownNameError,
     did_you_mean,
-    for_user,
     guard_methods,
-    option_name,
 )
 from headstart.evaluate.results import Results
 from headstart.model.card import ModelCard, describe_on_card
-from headstart.model.cell_predictions import leave_out, predict_features
-from headstart.model.evaluation import On, choose_ranking, evaluate
+from headstart.model.cell_predictions import leave_out, predict_features, require_few_cells
+from headstart.model.evaluation import On, choose_ranking, evaluate, held_out_table
 from headstart.model.explanation import Explanation, explain
 from headstart.model.fitting import fit_table
 from headstart.model.imputation import Imputations, draw_cells, fill_cells, require_missing_cells
 from headstart.model.inputs import (
-    NewRows,
     ObservationsLike,
     ReadOptions,
     Unknown,
-    answer_weights,
-    answers_of,
     as_list,
-    as_mapping,
-    as_row_mapping,
     as_table,
-    check_context,
     check_new_features,
+    check_new_rows,
+    check_unknown,
     describe_unusual,
-    encode_row_metadata,
+    optional_list,
     require_mapping,
-    require_weights,
     rows_with_states,
     seed_number,
     unique_names,
     whole_number,
 )
-from headstart.model.levels import category_columns, columns_of, expand_new_features, require_whole
+from headstart.model.levels import columns_of, expand_new_features, renamed_columns, require_whole
 from headstart.model.prediction import Prediction
 from headstart.model.ranking import (
     Ranking,
@@ -90,19 +82,19 @@ from headstart.model.summary import (
     KnownFeature,
     KnownRow,
     ModelInfo,
+    count_by_row,
     describe_model,
     known_feature,
     known_row,
 )
-from headstart.model.titles import feature_titles, name_with_title, row_titles, search_names
+from headstart.model.titles import feature_with_title, row_titles, search_features, search_rows
 from headstart.model.triples import (
     Triples,
     drop_unknown,
     feature_triples,
     find_unknown,
-    open_observations,
+    open_entries,
     read_triples,
-    require_clock,
     row_triples,
 )
 from headstart.model.updates import (
@@ -117,7 +109,6 @@ from headstart.model.updates import (
 )
 from headstart.progress import Reporter
 from headstart.table import Kind, Names, Table
-from headstart.table.kinds import column_name, split_column
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing_values import MissingCodes, MissingLike
 from headstart.table.names import as_name
@@ -130,18 +121,6 @@ from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
 LOG = logging.getLogger("headstart")  # silent unless the application listens
-
-MAX_CELLS = 50_000_000  # of one prediction, which has two numbers per cell in memory
-
-
-def _require_few_cells(rows: int, features: int, draws: int = 1) -> None:
-    """Raise an error if a prediction, or ``draws`` of it, would not fit into memory."""
-    if rows * features * draws > MAX_CELLS:
-        times = f" × {draws} draws" if draws > 1 else ""
-        raise InputError(
-            f"{rows} rows × {features} features{times} are too many for one prediction "
-            f"(at most {MAX_CELLS:,} cells); ask for fewer rows or features at a time"
-        )
 
 
 @guard_methods
@@ -340,9 +319,9 @@ class Headstart:
         save : write a model to a folder.
         updating : change a saved model in place.
         """
-        model = cls._from_state(load(Path(path), verify=verify))
+        model = cls.from_state(load(Path(path), verify=verify))
         model.set_encoders(encoders or {})
-        LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model._state.feature_store))
+        LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model.state.feature_store))
         return model
 
     def save(self, path: str | Path) -> None:
@@ -366,9 +345,9 @@ class Headstart:
         >>> loaded.features == model.features
         True
         """
-        self._state  # noqa: B018 (raises an error before the folder is made)
+        self.state  # noqa: B018 (raises an error before the folder is made)
         check_place(Path(path))
-        save(lambda: self._state, Path(path), owner=self)
+        save(lambda: self.state, Path(path), owner=self)
         if self._call_log is not None:
             self._call_log.discard()  # ``path`` may be the folder of ``updating``
         LOG.info("saved %s", path)
@@ -412,7 +391,7 @@ class Headstart:
         'Dune 3'
         """
         with open_for_changes(Path(path)) as (before, lock):
-            model = cls._from_state(before.model)
+            model = cls.from_state(before.model)
             lock.owner = model
             model._call_log = notes = CallLog(before.model)
             try:
@@ -421,7 +400,7 @@ class Headstart:
             finally:
                 model._call_log = None  # a change after the block is not written to the folder
             with model._lock:
-                calls = notes.calls(model._state)
+                calls = notes.calls(model.state)
                 if calls is None or not append_changes(before, calls):
                     if not before.verified:
                         load(Path(path))  # detects damage, which saving would give valid checksums
@@ -445,20 +424,41 @@ class Headstart:
         """
         by_column = require_mapping(encoders, "encoders", "{'poster': function}")
         with self._lock:
-            state = self._state
-            if by_column and state.schema is None:
-                raise InputError("the model was fitted without metadata and takes no encoders")
-            if state.schema is not None:
-                state.schema.check_encoders(by_column)
-            after = replace(state, encoders={**state.encoders, **by_column})
+            before, after = self.state, self.state.with_encoders(by_column)
             if self._call_log is not None:
-                self._call_log.record_unsaved(state, after)
+                self._call_log.record_unsaved(before, after)
             self.fitted_ = after
+
+    @property
+    def state(self) -> ModelState:
+        """All parts of the fitted model, which later changes of the model leave unchanged."""
+        try:
+            return self.fitted_
+        except AttributeError:
+            raise NotFittedError(
+                "this model is not fitted yet; call fit(table) or Headstart.load(path)"
+            ) from None
+
+    @classmethod
+    def from_state(cls, state: ModelState) -> Self:
+        """Return a model with this ``state`` and the settings that it was fitted with."""
+        settings = state.settings
+        model = cls(
+            settings.backbone,
+            settings.adapter,
+            settings.pretraining,
+            settings.metatraining,
+            settings.meta_share,
+            settings.random_state,
+            half_life=settings.half_life,
+        )
+        model.fitted_ = state
+        return model
 
     @property
     def info(self) -> ModelInfo:
         """A summary: the chosen parts, the contribution of metadata columns, the expected error by shots."""
-        return describe_model(self._state)
+        return describe_model(self.state)
 
     def card(self) -> ModelCard:
         """Describe the model on one page: data, expected errors, calibration, metadata and staleness.
@@ -477,7 +477,7 @@ class Headstart:
         >>> card.sections["Data"]["kinds"]
         '20 rating:1:5'
         """
-        return describe_on_card(self._state)
+        return describe_on_card(self.state)
 
     def staleness(self) -> Staleness:
         """Estimate from the observations since ``fit`` whether a refit would help.
@@ -490,18 +490,45 @@ class Headstart:
         Staleness
             The mean score with its standard error, the number of observations, and whether to refit.
         """
-        state = self._state
+        state = self.state
         return staleness_of(state.arrived, len(state.knowledge.cells.index))
 
     @property
     def features(self) -> list[str]:
         """The names of the features, in the order of ``predict``."""
-        return self._state.feature_store.feature_names
+        return self.state.feature_store.feature_names
 
     @property
     def rows(self) -> Names:
         """The names of the rows, in the order of ``predict``."""
-        return self._state.rows
+        return self.state.rows
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of the features of the fit, the most frequent first."""
+        return self.state.kinds
+
+    @property
+    def metadata_columns(self) -> list[str]:
+        """The metadata columns of features, in the order of the table of the fit."""
+        schema = self.state.schema
+        return [] if schema is None else [column.name for column in schema.columns]
+
+    def observation_counts(self, rows: Sequence[Any] | None = None) -> NDArray[np.int64]:
+        """Return the number of features that are computed from an observation of each row.
+
+        Parameters
+        ----------
+        rows : list, default=None
+            The names of rows of the model; all by default.
+
+        Returns
+        -------
+        ndarray of shape (rows,)
+            The numbers, in the order of ``rows``.
+        """
+        counts = count_by_row(self.state)
+        return counts if rows is None else counts[self.rows.positions(as_list(rows))]
 
     def feature(self, feature: object) -> KnownFeature:
         """Return one feature: its kind, shots, observations and metadata.
@@ -511,7 +538,7 @@ class Headstart:
         feature : str or int
             A feature of the model.
         """
-        return known_feature(self._state, feature)
+        return known_feature(self.state, feature)
 
     def row(self, row: object) -> KnownRow:
         """Return one row: its observations and metadata.
@@ -521,7 +548,7 @@ class Headstart:
         row : str or int
             A row of the model.
         """
-        return known_row(self._state, row)
+        return known_row(self.state, row)
 
     def find_features(self, text: str) -> list[str]:
         """Return the features whose name or title contains a text, in the order of the model.
@@ -531,9 +558,7 @@ class Headstart:
         text : str
             The text; case is ignored. The title is the metadata column ``title``, or ``name``.
         """
-        state = self._state
-        names = state.feature_store.feature_names
-        return search_names(names, feature_titles(state, names), text)
+        return search_features(self.state, text)
 
     def find_rows(self, text: str) -> list[str]:
         """Return the rows whose name or title contains a text, in the order of the model.
@@ -543,8 +568,7 @@ class Headstart:
         text : str
             The text; case is ignored. The title is the row metadata column ``title``, or ``name``.
         """
-        state = self._state
-        return search_names(state.rows, row_titles(state, range(len(state.rows))), text)
+        return search_rows(self.state, text)
 
     def feature_with_title(self, title: str) -> str | None:
         """Return the name of the only feature with this title; None if there is none.
@@ -559,18 +583,16 @@ class Headstart:
         InputError
             If several features have it.
         """
-        state = self._state
-        names = state.feature_store.feature_names
-        return name_with_title(names, feature_titles(state, names), title)
+        return feature_with_title(self.state, title)
 
     @property
     def words(self) -> Words:
         """What rows, features and values are called, and which metadata column is the title."""
-        return self._state.words
+        return self.state.words
 
     def row_titles(self, rows: Sequence[Any]) -> tuple[str, ...] | None:
         """Return the titles of ``rows``, empty for a row without one; None if none has one."""
-        return row_titles(self._state, self._state.rows.positions(rows).tolist())
+        return row_titles(self.state, self.state.rows.positions(rows).tolist())
 
     def table(self, *, metadata: bool = True) -> Table:
         """Return all observations of the model as a table for the next ``fit``.
@@ -585,7 +607,7 @@ class Headstart:
         Table
             All rows, features and observations, from ``fit`` and later.
         """
-        return export_table(self._state, metadata=metadata)
+        return export_table(self.state, metadata=metadata)
 
     def predict(
         self,
@@ -619,11 +641,10 @@ class Headstart:
         >>> model.predict({"new row": {"film 0": 5, "film 1": 1}}, features=["film 2"]).rows[0]
         'new row'
         """
-        state = self._state
+        state = self.state
         names, states = rows_with_states(state, rows, "predict()")
-        asked = None if features is None else as_list(features)
-        count = len(state.feature_store) if asked is None else len(columns_of(state, asked))
-        _require_few_cells(len(names), count)
+        asked = optional_list(features)
+        require_few_cells(state, names, asked)
         return leave_out(state, predict_features(state, names, states, asked))
 
     def sample(
@@ -667,10 +688,10 @@ class Headstart:
         >>> model.sample(rows=["row 0", "row 1"], n=100).shape
         (100, 2, 20)
         """
-        state, n = self._state, whole_number(n, "sample()")
+        state, n = self.state, whole_number(n, "sample()")
         names, states = rows_with_states(state, rows, "sample()")
         asked = self.features if features is None else as_list(features)
-        _require_few_cells(len(names), len(columns_of(state, asked)), n)
+        require_few_cells(state, names, asked, n)
         return draw_cells(state, names, states, asked, n, seed_number(random_state))
 
     def impute(
@@ -713,11 +734,11 @@ class Headstart:
         >>> round(imputations.pool(mean).estimate)
         4
         """
-        state, m = self._state, whole_number(m, "impute()")
+        state, m = self.state, whole_number(m, "impute()")
         names, states = rows_with_states(state, rows, "impute()")
         asked = self.features if features is None else as_list(features)
         require_missing_cells(state, asked)
-        _require_few_cells(len(names), len(columns_of(state, asked)), m)
+        require_few_cells(state, names, asked, m)
         drawn = draw_cells(state, names, states, asked, m, seed_number(random_state))
         return fill_cells(state, drawn, export_table(state, metadata=False), names, asked)
 
@@ -796,12 +817,12 @@ class Headstart:
         >>> model.recommend({"film 0": 5, "film 1": 1}, n=2).noun
         'feature'
         """
-        state = self._state
+        state = self.state
         (ranking,) = rank_features(
             state,
             one_target_row(state, row),
             whole_number(n, "recommend()"),
-            None if features is None else as_list(features),
+            optional_list(features),
             Criterion(default_criterion(state, by), quantile, random_state),
             exclude_observed=exclude_observed,
             exclude=as_list(exclude),
@@ -840,12 +861,12 @@ class Headstart:
         dict of str to Ranking
             The rankings by the names of rows.
         """
-        state = self._state
+        state = self.state
         rankings = rank_features(
             state,
             target_rows(state, rows),
             whole_number(n, "recommend_many()"),
-            None if features is None else as_list(features),
+            optional_list(features),
             Criterion(default_criterion(state, by), quantile, random_state),
             exclude_observed=exclude_observed,
             exclude=as_list(exclude),
@@ -906,10 +927,10 @@ class Headstart:
         (5, 'row')
         """
         return rank_rows(
-            self._state,
+            self.state,
             feature,
             whole_number(n, "audience()"),
-            None if rows is None else as_list(rows),
+            optional_list(rows),
             Criterion(by, quantile, random_state),
             exclude_observed=exclude_observed,
             exclude=as_list(exclude),
@@ -938,8 +959,7 @@ class Headstart:
         list of str
             The names of the rows, best first.
         """
-        candidates = None if rows is None else as_list(rows)
-        return suggest_rows(self._state, feature, whole_number(n, "suggest()"), candidates)
+        return suggest_rows(self.state, feature, whole_number(n, "suggest()"), optional_list(rows))
 
     def similar(self, feature: object, n: int = 10) -> Similar:
         """Find the features with the most similar predictions.
@@ -959,7 +979,7 @@ class Headstart:
         Similar
             The features with their similarities, the most similar first.
         """
-        return similar(self._state, feature, whole_number(n, "similar()"))
+        return similar(self.state, feature, whole_number(n, "similar()"))
 
     def explain(self, row: object, feature: object) -> Explanation:
         """Split a prediction into contributions of observations and metadata that add up to it.
@@ -994,7 +1014,7 @@ class Headstart:
         >>> abs(total - explanation.output) < 1e-6
         True
         """
-        return explain(self._state, row, feature)
+        return explain(self.state, row, feature)
 
     def evaluate(
         self,
@@ -1047,13 +1067,9 @@ class Headstart:
         >>> results.data["features"], results.curves("rmse")["bayes"].shots
         (4, [0, 4])
         """
-        state = self._state
-        if not isinstance(table, Table) and len(state.kinds) == 1:
-            options.setdefault("kinds", str(state.kinds[0]))  # few values may look like another kind
-        table = as_table(table, "evaluate()", options, quiet=True)
-        return evaluate(
-            state, table, shots, on, seed_number(random_state), for_user("evaluate()", "evaluate"), by
-        )
+        state = self.state
+        held_out = held_out_table(state, table, options)
+        return evaluate(state, held_out, shots, on, seed_number(random_state), by)
 
     def add_feature(
         self,
@@ -1126,7 +1142,7 @@ class Headstart:
         by_name = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
         unique_names(by_name, "add_features()", "feature")
         with self._lock:
-            state = self._state
+            state = self.state
             if new := check_new_features(state, expand_new_features(state, by_name)):
                 _warn_unusual(state.schema, [feature.record for feature in new])
                 self._change(add_features(state, new), lambda: add_features_call(state, new))
@@ -1142,9 +1158,9 @@ class Headstart:
             A feature of the model.
         """
         with self._lock:
-            require_whole(self._state, feature, "remove")
-            for column in columns_of(self._state, [feature]):
-                state = self._state
+            require_whole(self.state, feature, "remove")
+            for column in columns_of(self.state, [feature]):
+                state = self.state
                 name = state.feature_store[column].name
                 call = {"verb": "remove_feature", "name": name}
                 self._change(remove_feature(state, name), partial(dict, call))
@@ -1162,23 +1178,11 @@ class Headstart:
         """
         name = as_name(to, "feature")
         with self._lock:
-            state = self._state
-            require_whole(state, feature, "rename")
-            renamed = dict.fromkeys(columns_of(state, [feature]), name)
-            if category_columns(state, feature):
-                renamed = {column: column_name(name, split_column(column)[1]) for column in renamed}
-            if name != feature and (category_columns(state, name) or name in state.feature_store):
-                raise InputError(f"feature {name!r} is already in the model")
-            for column, new in renamed.items():
-                exists = new in state.feature_store or new in state.backbone_features
-                if exists and new != state.feature_store[column].name:
-                    raise InputError(
-                        f"feature {new!r} is already in the model, or was in the table of its fit"
-                    )
-            for column, new in renamed.items():
-                known = self._state.feature_store[column]
+            state = self.state
+            for column, new in renamed_columns(state, feature, name).items():
+                known = self.state.feature_store[column]
                 call = {"verb": "rename_feature", "name": known.name, "to": new}
-                self._change(self._state.rename_feature(known, new), partial(dict, call))
+                self._change(self.state.rename_feature(known, new), partial(dict, call))
             LOG.info("renamed feature %r to %r", feature, name)
 
     def observe(
@@ -1257,31 +1261,25 @@ class Headstart:
         """
         columns = Columns(row, feature, value)
         text = TextFormat(separator, decimal, encoding, MissingCodes.of(missing))
-        if not isinstance(unknown, str) or unknown not in get_args(Unknown):
-            choices = "'error', 'add' or 'skip'"
-            raise InputError(f"{option_name('unknown')} must be {choices}; got {unknown!r}")
+        unknown = check_unknown(unknown)
         with self._lock:
-            state = self._state
+            state = self.state
             if unknown == "error":
                 return self._observe(read_triples(state, observations, columns, text, time, weight), update)
-            require_clock(state, time)
-            require_weights(state, weight)
-            if not isinstance(observations, (list, tuple)):
-                observations = open_observations(state, observations, columns, text, time, weight)
-            names = find_unknown(state, observations)
+            entries = open_entries(state, observations, columns, text, time, weight)
+            names = find_unknown(state, entries)
+            rows, features = tuple(names.rows), tuple(names.features)
             if unknown == "skip":
-                known, weight = drop_unknown(observations, weight, names)
+                known, weight = drop_unknown(entries, weight, names)
                 triples = read_triples(state, known, columns, text, time, weight)
                 observed = self._observe(triples, update)
-                return replace(
-                    observed, skipped_features=tuple(names.features), skipped_rows=tuple(names.rows)
-                )
+                return replace(observed, skipped_features=features, skipped_rows=rows)
             with self._all_or_nothing() as trial:
-                trial.add_features({name: {} for name in names.features})
-                trial.add_rows({name: {} for name in names.rows})
-                triples = read_triples(trial.fitted_, observations, columns, text, time, weight)
+                trial.add_features({name: {} for name in features})
+                trial.add_rows({name: {} for name in rows})
+                triples = read_triples(trial.state, entries, columns, text, time, weight)
                 observed = trial._observe(triples, update)
-            return replace(observed, added_features=tuple(names.features), added_rows=tuple(names.rows))
+            return replace(observed, added_features=features, added_rows=rows)
 
     def observe_feature(
         self,
@@ -1318,19 +1316,7 @@ class Headstart:
             As in ``observe``.
         """
         with self._lock:
-            state = self._state
-            require_whole(state, feature, "observe")
-            if category_columns(state, feature):
-                answers = as_mapping(observations, f"feature {feature!r}")
-                answers = require_mapping(answers, f"feature {feature!r}: observations", "{'u17': 'B'}")
-                entries = [(row, feature, value) for row, value in answers.items()]
-                weights = answer_weights(state, weight, list(answers), f"feature {feature!r}")
-                triples = read_triples(state, entries, Columns(), time=time, weight=weights)
-                return self._observe(triples, update)
-            known = state.feature_store[feature]
-            require_supported(state, [known], update)
-            context = check_context(known.name, observations, known.kind, state.rows)
-            return self._observe(feature_triples(state, known, *context, time, weight), update)
+            return self._observe(feature_triples(self.state, feature, observations, time, weight), update)
 
     def observe_row(
         self,
@@ -1367,11 +1353,11 @@ class Headstart:
             As in ``observe``.
         """
         with self._lock:
-            return self._observe(row_triples(self._state, row, observations, time, weight), update)
+            return self._observe(row_triples(self.state, row, observations, time, weight), update)
 
     def _observe(self, triples: Triples, update: Update) -> Observed:
         """Add checked observations; the caller holds the lock."""
-        state = self._state
+        state = self.state
         require_supported(state, triples.features, update)
         after, observed, surprise = observe_triples(state, triples, update)
         if surprise is not None:  # before the change: a filter may turn the warning into an error
@@ -1441,22 +1427,13 @@ class Headstart:
             Whether the observations determine only the states of the new rows, or also update the heads of
             their features. With "rows" no other prediction changes.
         """
-        by_name = require_mapping(as_row_mapping(rows, "add_rows()"), "add_rows()", "{'u99': {'Alien': 5}}")
-        names = unique_names(by_name, "add_rows()", "row")
-        if not isinstance(update, str) or update not in ("rows", "both"):
-            raise InputError(f"add_rows(): update must be 'rows' or 'both'; got {update!r}")
         with self._lock:
-            state = self._state
-            existing = [name for name in names if name in state.rows]
-            if existing:
-                raise InputError(f"row {existing[0]!r} is already in the model")
-            records, encoded = encode_row_metadata(state.row_metadata, names, metadata)
+            state = self.state
+            new = check_new_rows(state, rows, metadata, update)
             if state.row_metadata is not None:
-                _warn_unusual(state.row_metadata.schema, records)
-            answers = {row: answers_of(state, row, observations) for row, observations in by_name.items()}
-            new = NewRows(names, answers, records, encoded, update_features=update == "both")
+                _warn_unusual(state.row_metadata.schema, new.records)
             self._change(add_rows(state, new), lambda: add_rows_call(state, new))
-            LOG.info("added %d rows", len(names))
+            LOG.info("added %d rows", len(new.names))
 
     def remove_row(self, row: object) -> None:
         """Remove a row, and its observations from the contexts of features.
@@ -1470,7 +1447,7 @@ class Headstart:
             A row of the model.
         """
         with self._lock:
-            state = self._state
+            state = self.state
             position = state.rows.position(row)
             name = state.rows[position]
             self._change(remove_row(state, position), lambda: {"verb": "remove_row", "name": name})
@@ -1488,15 +1465,11 @@ class Headstart:
         """
         name = as_name(to, "row")
         with self._lock:
-            state = self._state
+            state = self.state
             position = state.rows.position(row)
             known = state.rows[position]
-            if name in state.rows and state.rows.position(name) != position:
-                raise InputError(f"row {name!r} is already in the model")
-            self._change(
-                state.rename_row(position, name),
-                lambda: {"verb": "rename_row", "name": known, "to": name},
-            )
+            after = state.rename_row(position, name)
+            self._change(after, lambda: {"verb": "rename_row", "name": known, "to": name})
             LOG.info("renamed row %r to %r", known, name)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 (scikit-learn passes it)
@@ -1539,16 +1512,6 @@ class Headstart:
         """Return the attributes for a copy, without the lock and the changes to write to a folder."""
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_call_log")}
 
-    @property
-    def _state(self) -> ModelState:
-        """The fitted state; an error if the model is not fitted."""
-        try:
-            return self.fitted_
-        except AttributeError:
-            raise NotFittedError(
-                "this model is not fitted yet; call fit(table) or Headstart.load(path)"
-            ) from None
-
     def _change(self, after: ModelState, call: Callable[[], Call]) -> None:
         """Replace the state, and note the call for the journal inside ``updating``."""
         if self._call_log is not None:
@@ -1561,7 +1524,7 @@ class Headstart:
 
         The caller holds the lock.
         """
-        before, trial = self._state, copy(self)
+        before, trial = self.state, copy(self)
         trial._call_log = CallLog(before)
         yield trial
         if self._call_log is not None:
@@ -1573,22 +1536,6 @@ class Headstart:
         if isinstance(self.adapter, str) and self.adapter == "auto":
             return "auto"
         return adapter_config(self.adapter, seed=self.random_state)
-
-    @classmethod
-    def _from_state(cls, state: ModelState) -> Self:
-        """Return a model with this state and the settings that it was fitted with."""
-        settings = state.settings
-        model = cls(
-            settings.backbone,
-            settings.adapter,
-            settings.pretraining,
-            settings.metatraining,
-            settings.meta_share,
-            settings.random_state,
-            half_life=settings.half_life,
-        )
-        model.fitted_ = state
-        return model
 
 
 def _warn_unusual(schema: MetadataSchema | None, records: Sequence[Mapping[str, object] | None]) -> None:

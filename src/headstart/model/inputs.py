@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
 
 import narwhals as nw
 import numpy as np
@@ -143,6 +143,11 @@ def as_list(names: Any) -> list[Any]:
     if not several or isinstance(names, Mapping) or is_frame(names):
         raise InputError(f"names must be a list of names; got {type(names).__name__}")
     return list(names)
+
+
+def optional_list(names: Any) -> list[Any] | None:
+    """Return one name or several names as a list; None, for all of them, stays None."""
+    return None if names is None else as_list(names)
 
 
 def whole_number(n: object, what: str) -> int:
@@ -626,8 +631,23 @@ class NewRows(NamedTuple):
     update_features: bool  # whether the observations also update the heads of their features
 
 
+def check_new_rows(
+    model: ModelState, rows: Mapping[Any, ObservationsLike] | Any, metadata: object, update: object
+) -> NewRows:
+    """Check new rows with their metadata; the parameters are those of ``Headstart.add_rows``."""
+    by_name = require_mapping(as_row_mapping(rows, "add_rows()"), "add_rows()", "{'u99': {'Alien': 5}}")
+    names = unique_names(by_name, "add_rows()", "row")
+    if not isinstance(update, str) or update not in ("rows", "both"):
+        raise InputError(f"add_rows(): update must be 'rows' or 'both'; got {update!r}")
+    if existing := [name for name in names if name in model.rows]:
+        raise InputError(f"row {existing[0]!r} is already in the model")
+    records, encoded = encode_row_metadata(model.row_metadata, names, metadata)
+    answers = {row: answers_of(model, row, observations) for row, observations in by_name.items()}
+    return NewRows(names, answers, records, encoded, update_features=update == "both")
+
+
 def encode_row_metadata(
-    row_metadata: RowMetadata | None, names: Sequence[str], metadata: Mapping[Any, Any] | None
+    row_metadata: RowMetadata | None, names: Sequence[str], metadata: object
 ) -> tuple[list[dict[str, object]], NDArray[np.float32]]:
     """Check and encode the metadata of new rows.
 
@@ -670,6 +690,14 @@ def encode_row_metadata(
 
 
 Unknown = Literal["error", "add", "skip"]
+
+
+def check_unknown(unknown: object) -> Unknown:
+    """Return what to do with unknown names; raise an error if it is none of the choices."""
+    if not isinstance(unknown, str) or unknown not in get_args(Unknown):
+        choices = "'error', 'add' or 'skip'"
+        raise InputError(f"{option_name('unknown')} must be {choices}; got {unknown!r}")
+    return cast(Unknown, unknown)
 
 
 def require_weights(model: ModelState, weight: object) -> None:

@@ -63,6 +63,21 @@ def require_whole(model: ModelState, feature: object, verb: str) -> None:
             raise InputError(f"{feature!r} is a level of {owner_of(known)!r}; {verb} {owner_of(known)!r}")
 
 
+def renamed_columns(model: ModelState, feature: object, to: str) -> dict[Any, str]:
+    """Return the new name of each column of ``feature``, checked, if the feature is renamed ``to``."""
+    require_whole(model, feature, "rename")
+    renamed = dict.fromkeys(columns_of(model, [feature]), to)
+    if category_columns(model, feature):
+        renamed = {column: column_name(to, split_column(column)[1]) for column in renamed}
+    if to != feature and (category_columns(model, to) or to in model.feature_store):
+        raise InputError(f"feature {to!r} is already in the model")
+    for column, new in renamed.items():
+        exists = new in model.feature_store or new in model.backbone_features
+        if exists and new != model.feature_store[column].name:
+            raise InputError(f"feature {new!r} is already in the model, or was in the table of its fit")
+    return renamed
+
+
 def complete_categories(model: ModelState, features: Sequence[Feature]) -> list[str]:
     """Return the names of ``features`` and, after them, of other columns of their categories."""
     names = [feature.name for feature in features]

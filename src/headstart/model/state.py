@@ -6,7 +6,7 @@ All operations on a model take a ``ModelState`` and return another one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -435,6 +435,14 @@ class ModelState:
         """Return the model with other rows."""
         return copy_with(self, row_store=row_store)
 
+    def with_encoders(self, encoders: Mapping[str, EncoderLike]) -> ModelState:
+        """Return the model with these encoders of metadata columns, checked, besides those that it has."""
+        if encoders and self.schema is None:
+            raise InputError("the model was fitted without metadata and takes no encoders")
+        if self.schema is not None:
+            self.schema.check_encoders(encoders)
+        return replace(self, encoders={**self.encoders, **encoders})
+
     def rename_feature(self, feature: Feature, name: str) -> ModelState:
         """Return the model in which a feature has the new name ``name``."""
         names = self.backbone_features
@@ -446,7 +454,9 @@ class ModelState:
         return copy_with(self, feature_store=feature_store, backbone_features=names, not_applicable=cells)
 
     def rename_row(self, position: int, name: str) -> ModelState:
-        """Return the model in which the row at a ``position`` has the new name ``name``."""
+        """Return the model with the new ``name`` of the row at a ``position``; no other may have it."""
+        if name in self.rows and self.rows.position(name) != position:
+            raise InputError(f"row {name!r} is already in the model")
         cells = self.not_applicable.renamed({self.rows[position]: name}, {})
         return copy_with(self.with_row_store(self.row_store.rename(position, name)), not_applicable=cells)
 

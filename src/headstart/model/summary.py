@@ -352,3 +352,10 @@ def known_row(model: ModelState, row: object) -> KnownRow:
         ),
         {column: value for column, value in record.items() if value is not None},
     )
+
+
+def count_by_row(model: ModelState) -> NDArray[np.int64]:
+    """Return the number of features whose contexts have each row: (rows,); a category is one feature."""
+    features = {owner_of(feature): feature for feature in model.feature_store.values()}
+    positions = [feature.rows for feature in features.values()]
+    return np.bincount(np.concatenate([*positions, np.zeros(0, np.int64)]), minlength=len(model.rows))

@@ -60,6 +60,17 @@ def _title_columns(column: str | None) -> Sequence[str]:
     return TITLE_COLUMNS if column is None else (column,)
 
 
+def search_features(model: ModelState, text: str) -> list[str]:
+    """Return the features whose names or titles contain ``text``. Case is ignored."""
+    names = model.feature_store.feature_names
+    return search_names(names, feature_titles(model, names), text)
+
+
+def search_rows(model: ModelState, text: str) -> list[str]:
+    """Return the rows whose names or titles contain ``text``. Case is ignored."""
+    return search_names(model.rows, row_titles(model, range(len(model.rows))), text)
+
+
 def search_names(names: Sequence[str], titles: Sequence[str] | None, text: str) -> list[str]:
     """Return the names that contain a text, or whose titles contain it. Case is ignored.
 
@@ -71,16 +82,16 @@ def search_names(names: Sequence[str], titles: Sequence[str] | None, text: str) 
     return [name for name, title in pairs if wanted in name.casefold() or wanted in title.casefold()]
 
 
-def name_with_title(names: Sequence[str], titles: Sequence[str] | None, title: str) -> str | None:
-    """Return the only name with this title; None if there is none. Case is ignored.
+def feature_with_title(model: ModelState, title: str) -> str | None:
+    """Return the only feature with this title; None if there is none. Case is ignored.
 
     Raises
     ------
     InputError
         If several have it.
     """
-    wanted = title.casefold()
-    pairs = zip(names, titles or (), strict=False)
+    wanted, names = title.casefold(), model.feature_store.feature_names
+    pairs = zip(names, feature_titles(model, names) or (), strict=False)
     matching = [name for name, other in pairs if other.casefold() == wanted]
     if len(matching) > 1:
         raise InputError(f"{join_names(matching)} all have the title {title!r}; use one of these names")

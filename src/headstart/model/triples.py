@@ -20,15 +20,19 @@ from headstart.model.inputs import (
     ObservationsLike,
     advise_on_missing,
     advise_on_value,
+    answer_weights,
     answers_of,
+    as_mapping,
+    check_context,
     context_weights,
     require_digits,
+    require_mapping,
     require_weights,
     row_positions,
     split_observations,
     weights_of,
 )
-from headstart.model.levels import category_columns, expand_triples
+from headstart.model.levels import category_columns, expand_triples, require_whole
 from headstart.model.state import ModelState
 from headstart.table import Kinds, Names
 from headstart.table.kinds import (
@@ -154,6 +158,20 @@ def open_observations(
     return _read_source(data, columns._replace(weight=weight), text)
 
 
+def open_entries(
+    model: ModelState, data: object, columns: Columns, text: TextFormat | None, time: object, weight: object
+) -> Sequence[Any] | ReadSource:
+    """Return a list of observations unchanged, or a frame or file read once.
+
+    The parameters are those of ``read_triples``.
+    """
+    require_clock(model, time)
+    require_weights(model, weight)
+    if isinstance(data, (list, tuple)):
+        return data
+    return open_observations(model, data, columns, text, time, weight)
+
+
 class UnknownNames(NamedTuple):
     """The rows and features of observations that are not in a model, in order of occurrence."""
 
@@ -234,6 +252,26 @@ def _read_answers(model: ModelState, source: Observations, labels: Sequence[str]
 
 
 def feature_triples(
+    model: ModelState,
+    feature: object,
+    observations: ObservationsLike,
+    time: object = None,
+    weight: object = None,
+) -> Triples:
+    """Check the observations ``{row: value}`` of one feature and return them as triples."""
+    require_whole(model, feature, "observe")
+    if category_columns(model, feature):
+        what = f"feature {feature!r}"
+        answers = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'u17': 'B'}")
+        entries = [(row, feature, value) for row, value in answers.items()]
+        weights = answer_weights(model, weight, list(answers), what)
+        return read_triples(model, entries, Columns(), time=time, weight=weights)
+    known = model.feature_store[feature]
+    context = check_context(known.name, observations, known.kind, model.rows)
+    return _context_triples(model, known, *context, time, weight)
+
+
+def _context_triples(
     model: ModelState,
     feature: Feature,
     rows: NDArray[np.int64],
@@ -324,7 +362,7 @@ def _single_triple(model: ModelState, entry: Any, time: object, weight: object) 
     if not abs(number - kind.offset) <= LARGEST * kind.span:
         return None
     position = np.array([model.rows.position(row)])
-    return feature_triples(
+    return _context_triples(
         model, known, position, np.array([number], np.float64), np.zeros(1, np.int64), time, weight
     )
 

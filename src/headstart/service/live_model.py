@@ -241,7 +241,7 @@ class Snapshot:
     @classmethod
     def of(cls, state: LiveState, identity: str, path: Path) -> Snapshot:
         """Return the snapshot of a state."""
-        return cls(state, Headstart._from_state(state.model), identity, path)
+        return cls(state, Headstart.from_state(state.model), identity, path)
 
 
 class LiveModel:
@@ -267,7 +267,7 @@ class LiveModel:
         """Load a model and apply all changes of the store."""
         start = time.monotonic()
         identity = model_digest(path)
-        fitted = Headstart.load(path).fitted_
+        fitted = Headstart.load(path).state
         state = LiveState.of(fitted)
         with self.store.reading() as connection, _bulk_loading():
             state = self._rebuild(state, connection)
