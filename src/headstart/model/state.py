@@ -436,7 +436,7 @@ class ModelState:
         return copy_with(self, row_store=row_store)
 
     def with_encoders(self, encoders: Mapping[str, EncoderLike]) -> ModelState:
-        """Return the model with these encoders of metadata columns, checked, besides those that it has."""
+        """Return the model with further encoders of metadata columns, checked."""
         if encoders and self.schema is None:
             raise InputError("the model was fitted without metadata and takes no encoders")
         if self.schema is not None:
