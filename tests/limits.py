@@ -78,7 +78,7 @@ _PLACES = {
     "scored_features_per_block": "scoring:_FEATURES_AT_ONCE",
     # service
     "header_seconds": "service.app:HEADER_SECONDS",
-    "database_silence_seconds": "service.store:_SILENCE",
+    "database_silence_seconds": "service.database:_SILENCE",
     "store_clean_wait_ms": "service.store:_CLEAN_WAIT_MS",
     # functions, for which a test gives another
     "find_entry_points": "registry:entry_points",

@@ -12,12 +12,12 @@ from pydantic_core import to_json
 
 from headstart import Headstart
 from headstart.core.types import Heads, RowStates
-from service.server import Connection
+from service.server import Connection, Server
 
 _ARROW = "application/vnd.apache.arrow.stream"
 
 
-def grid(model: Headstart, port: int, repeats: int = 5) -> dict[str, Any]:
+def grid(model: Headstart, server: Server, repeats: int = 5) -> dict[str, Any]:
     """Return the least times of one call for all cells, and of the products and the encoding it needs."""
     rows, features = list(model.rows)[:1000], model.features[:1000]
     states = model.fitted_.row_store.take(np.arange(len(rows)))
@@ -25,7 +25,7 @@ def grid(model: Headstart, port: int, repeats: int = 5) -> dict[str, Any]:
     body = to_json({"rows": rows, "features": features, "form": "arrays"})
     mean, _ = products(states, heads)
     lists = {name: mean.tolist() for name in ("mean", "std", "low", "high")}
-    connection = Connection(port)
+    connection = Connection(server.port)
     ways: dict[str, Callable[[], object]] = {
         "JSON, one call": lambda: connection.post("/v1/predict", body),
         "Arrow, one call": lambda: connection.post("/v1/predict", body, _ARROW),

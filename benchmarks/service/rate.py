@@ -6,15 +6,15 @@ import time
 from typing import Any
 
 from headstart import Headstart
-from service.server import Connection, bodies
+from service.server import Connection, Server, bodies
 
 
-def rate(model: Headstart, port: int, repeats: int = 7) -> dict[str, Any]:
+def rate(model: Headstart, server: Server, repeats: int = 7) -> dict[str, Any]:
     """Call both endpoints in turn; the best turn of each counts."""
     asked = bodies(model, 300)
-    _per_second(port, "/v1/predict", asked)
+    _per_second(server.port, "/v1/predict", asked)
     turns = [
-        (_per_second(port, "/v1/empty", asked), _per_second(port, "/v1/predict", asked))
+        (_per_second(server.port, "/v1/empty", asked), _per_second(server.port, "/v1/predict", asked))
         for _ in range(repeats)
     ]
     empty, predict = (max(each) for each in zip(*turns, strict=True))

@@ -15,7 +15,8 @@ from headstart import Headstart, Table
 from headstart.datasets import synthetic_ratings, synthetic_responses
 from headstart.service import store as writing
 from headstart.service.live_model import LiveModel
-from headstart.service.store import CHANGES, FEATURES, OBSERVATIONS, Store, digest_of, insert_rows
+from headstart.service.store import Store, digest_of, insert_rows
+from headstart.service.tables import CHANGES, FEATURES, OBSERVATIONS
 
 SHOTS = 10
 

@@ -58,9 +58,9 @@ def measure(
         else:
             fitted = Headstart.load(model)
         fitted.save(folder / "m")
-        with served(folder) as port:
+        with served(folder) as server:
             for part in asking:
-                found[part] = ASKING[part](fitted, port, **(loading if part == "load" else {}))
+                found[part] = ASKING[part](fitted, server, **(loading if part == "load" else {}))
                 print(part, found[part], flush=True)
     return found
 

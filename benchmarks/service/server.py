@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +39,31 @@ def _serve(model: str, url: str, port: int) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False)
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running service: its port, and the id of its process."""
+
+    port: int
+    process: int
+
+    def cpu(self) -> tuple[float, float]:
+        """Return the CPU seconds of the event loop, which is the main thread, and of all other threads.
+
+        They are read from Linux's ``/proc``; elsewhere they are NaN.
+        """
+        try:
+            threads = Path(f"/proc/{self.process}/task").iterdir()
+            texts = {int(path.name): (path / "schedstat").read_text() for path in threads}
+        except OSError:
+            return float("nan"), float("nan")
+        seconds = {id: int(text.split()[0]) / 1e9 for id, text in texts.items()}
+        loop = seconds.pop(self.process)
+        return loop, sum(seconds.values())
+
+
 @contextmanager
-def served(folder: Path) -> Iterator[int]:
-    """Serve the model of a folder with an empty store; yield the port."""
+def served(folder: Path) -> Iterator[Server]:
+    """Serve the model of a folder with an empty store, in a process of its own."""
     with socket.socket() as own:
         own.bind(("127.0.0.1", 0))
         port = own.getsockname()[1]
@@ -50,7 +73,8 @@ def served(folder: Path) -> Iterator[int]:
     server.start()
     try:
         _wait_for(port)
-        yield port
+        assert server.pid is not None
+        yield Server(port, server.pid)
     finally:
         server.kill()
         server.join()

@@ -30,9 +30,9 @@ def test_a_rebuild_counts_all_features(tmp_path: Path, monkeypatch: pytest.Monke
 def test_requests_are_measured(tmp_path: Path) -> None:
     model = Headstart(adapter="bayes", quiet=True).fit(synthetic_ratings(60, 20))
     model.save(tmp_path / "m")
-    with served(tmp_path) as port:
-        assert rate(model, port, repeats=1)["ratio"] > 0
-        assert grid(model, port, repeats=1)["cells"] == [len(model.rows), 20]
-        (line,) = load(model, port, rates=(40,), seconds=0.5, repeats=1)
+    with served(tmp_path) as server:
+        assert rate(model, server, repeats=1)["ratio"] > 0
+        assert grid(model, server, repeats=1)["cells"] == [len(model.rows), 20]
+        (line,) = load(model, server, rates=(40,), seconds=0.5, repeats=1)
     assert line["answered"] > 0
     assert line["observations"] > 0

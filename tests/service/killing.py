@@ -24,7 +24,7 @@ from headstart.service.store import (
     read_since,
     select_cells,
 )
-from headstart.service.store import ROWS as STORED_ROWS
+from headstart.service.tables import ROWS as STORED_ROWS
 from tests.service.running import FEATURES, ROWS, Server
 from tests.states import state_of
 

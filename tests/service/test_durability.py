@@ -12,7 +12,8 @@ from starlette.testclient import TestClient
 
 from headstart.errors import InputError, StorageError
 from headstart.service.app import create_app
-from headstart.service.store import FACTS, Store
+from headstart.service.store import Store
+from headstart.service.tables import FACTS
 from headstart.service.worker import ServiceSettings
 from tests.service.conftest import Start
 from tests.service.killing import killed

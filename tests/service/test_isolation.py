@@ -17,7 +17,7 @@ from headstart import Headstart, Table
 from headstart.errors import InputError
 from headstart.service.app import create_app
 from headstart.service.changes import AddFeature, Observe
-from headstart.service.store import available
+from headstart.service.database import available
 from headstart.service.worker import ServiceSettings
 from tests.service.running import Server
 

@@ -17,7 +17,8 @@ from headstart.errors import HeadstartError
 from headstart.files import lock_folder
 from headstart.service.app import create_app
 from headstart.service.auth import create_token
-from headstart.service.store import Store, open_engine, redact_url
+from headstart.service.database import open_engine, redact_url
+from headstart.service.store import Store
 from headstart.service.worker import ServiceSettings
 from tests.limits import Limits, limits
 from tests.service.conftest import Start

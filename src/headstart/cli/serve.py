@@ -56,7 +56,7 @@ def serve(
     from headstart.model.saving.folder import model_digest
     from headstart.service.app import run
     from headstart.service.auth import TokenSet
-    from headstart.service.store import redact_url
+    from headstart.service.database import redact_url
     from headstart.service.worker import ServiceSettings
 
     model_digest(model)  # raises an error before anything is started

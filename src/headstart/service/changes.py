@@ -34,12 +34,12 @@ from headstart.model.triples import (
     require_clock,
 )
 from headstart.model.updates import compare_with_predictions
+from headstart.service.database import UnavailableError
 from headstart.service.errors import Problem, error_at
 from headstart.service.live_model import LiveModel, LiveState, apply
 from headstart.service.store import (
     Cell,
     Delta,
-    UnavailableError,
     find_request,
     insert_feature,
     insert_observations,

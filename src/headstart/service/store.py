@@ -1,7 +1,7 @@
 """Store the changes made through a service, and its tokens, in SQLite or PostgreSQL.
 
 From top to bottom: the ``Store`` with its transactions and single lookups; functions that record and read
-changes inside a transaction; the schema; connections.
+changes inside a transaction. What every observation needs is a ``Statement``.
 """
 
 from __future__ import annotations
@@ -9,67 +9,59 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import re
 import secrets
 import sqlite3
-import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from functools import cache
 from typing import Any, NamedTuple, Self
 
-from alembic.config import Config
-from alembic.runtime.environment import EnvironmentContext
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import (
-    BigInteger,
-    Column,
+    BindParameter,
     Connection,
-    DateTime,
-    Engine,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
     Select,
-    String,
-    Table,
-    Text,
-    create_engine,
+    bindparam,
     delete,
-    event,
     func,
     insert,
     select,
     text,
     update,
 )
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from headstart.errors import InputError, StorageError
-from headstart.model.staleness import ErrorSums
+from headstart.errors import InputError
+from headstart.model.staleness import NO_ERRORS, ErrorSums
+from headstart.service.database import (
+    Statement,
+    UnavailableError,
+    available,
+    open_engine,
+    reading,
+    writing,
+)
+from headstart.service.tables import (
+    CHANGES,
+    FACTS,
+    FEATURES,
+    OBSERVATIONS,
+    REMOVED_FEATURES,
+    REMOVED_ROWS,
+    REQUESTS,
+    ROW_IDS,
+    ROWS,
+    TOKENS,
+    migrate,
+)
 
 _KEEP_REQUESTS = timedelta(days=2)  # after which an idempotency key may be used again
-
-_LOCK = 0x4EAD57A7  # the key of the writers' advisory lock in PostgreSQL
-
-_WAIT = 10.0  # seconds that a writer waits for another one
-
-_SILENCE = 15.0  # seconds that PostgreSQL may take for an answer; longer than it waits for a lock
 
 _CLEAN_FACT = "clean"  # the number of the last removal of a row that the write-ahead log may still contain
 
 _CLEAN_WAIT_MS = 100  # for locks, while writers wait
 
-_MAX_PARAMETERS = 10_000  # of one query
-
-_MIGRATIONS = Path(__file__).parent / "migrations"
+_MAX_PARAMETERS = 8192  # of one query; a power of two
 
 
 class Cell(NamedTuple):
@@ -130,10 +122,6 @@ class Token:
     revoked: datetime | None = None
 
 
-class UnavailableError(StorageError):
-    """The database cannot be reached or cannot write. Nothing was changed; it may work again later."""
-
-
 class Store:
     """The changes made through a service, and its tokens, in SQLite or PostgreSQL.
 
@@ -190,7 +178,7 @@ class Store:
     def row(self, name: str) -> AddedEntry | None:
         """Return a row that was added through the service; None for any other."""
         with self.reading() as connection:
-            id = _row_ids(connection, [name]).get(name)
+            id = _find_row_ids(connection, {name: digest_of(connection, name)}).get(name)
             query = select(ROWS.c.at, ROWS.c.metadata).where(ROWS.c.id == id, ROWS.c.number.is_not(None))
             line = connection.execute(query).one_or_none()
         return None if line is None else AddedEntry(name, line.at, json.loads(line.metadata or "{}"))
@@ -340,9 +328,9 @@ def insert_observations(
     connection: Connection, changes: Sequence[tuple[Sequence[Cell], ErrorSums]]
 ) -> list[int]:
     """Record changes of observations with the errors of their predictions; return their numbers."""
-    lines = [_change_line("observe", None, len(cells), arrived) for cells, arrived in changes]
-    query = insert(CHANGES).returning(CHANGES.c.number, sort_by_parameter_order=True)
-    numbers = [int(number) for number in connection.execute(query, lines).scalars()]
+    numbers = _insert_changes(
+        connection, [_change_line("observe", None, len(cells), arrived) for cells, arrived in changes]
+    )
     numbered = zip(numbers, (cells for cells, _ in changes), strict=True)
     _insert_cells(connection, [(number, cell) for number, cells in numbered for cell in cells])
     return numbers
@@ -389,32 +377,42 @@ def _write_fact(connection: Connection, key: str, value: str) -> None:
     connection.execute(insert(FACTS), {"key": key, "value": value})
 
 
+_FIND_REQUEST = Statement(
+    select(REQUESTS.c.digest, REQUESTS.c.answer).where(REQUESTS.c.key == bindparam("key"))
+)
+
+_DELETE_REQUESTS = Statement(
+    delete(REQUESTS).where(REQUESTS.c.at < bindparam("before", type_=REQUESTS.c.at.type))
+)
+
+_INSERT_REQUEST = Statement(insert(REQUESTS), ["key", "digest", "answer", "at"])
+
+
 def find_request(connection: Connection, key: str) -> tuple[str, dict[str, Any]] | None:
     """Return the digest of the body of an earlier request with this idempotency key, and its answer.
 
     ``key`` includes the method and the path of the request.
     """
-    key_digest = request_digest(connection, key.encode())
-    query = select(REQUESTS.c.digest, REQUESTS.c.answer).where(REQUESTS.c.key == key_digest)
-    line = connection.execute(query).one_or_none()
-    return None if line is None else (line.digest, json.loads(line.answer))
+    lines = _FIND_REQUEST.fetch(connection, key=request_digest(connection, key.encode()))
+    return (lines[0][0], json.loads(lines[0][1])) if lines else None
 
 
 def record_requests(connection: Connection, requests: Sequence[tuple[str, bytes, Mapping[str, Any]]]) -> None:
     """Record the answers to requests, given as idempotency key, body and answer; delete old ones."""
     if not requests:
         return
-    connection.execute(delete(REQUESTS).where(REQUESTS.c.at < now() - _KEEP_REQUESTS))
+    at = now()
+    _DELETE_REQUESTS.run(connection, [{"before": at - _KEEP_REQUESTS}])
     lines = [
         {
             "key": request_digest(connection, key.encode()),
             "digest": request_digest(connection, body),
             "answer": json.dumps(answer),
-            "at": now(),
+            "at": at,
         }
         for key, body, answer in requests
     ]
-    connection.execute(insert(REQUESTS), lines)
+    _INSERT_REQUEST.run(connection, lines)
 
 
 def request_digest(connection: Connection, content: bytes) -> str:
@@ -422,9 +420,35 @@ def request_digest(connection: Connection, content: bytes) -> str:
     return hmac.new(salt_of(connection).encode(), content, hashlib.sha256).hexdigest()
 
 
+_LAST_NUMBER = Statement(select(func.max(CHANGES.c.number)))
+
+_LAST_ROW = Statement(select(func.max(ROWS.c.id)))
+
+_LATER_NUMBERS = Statement(
+    select(CHANGES.c.number).where(CHANGES.c.number > bindparam("last")).order_by(CHANGES.c.number)
+)
+
+_LATER_ROWS = Statement(select(ROWS.c.id).where(ROWS.c.id > bindparam("last")).order_by(ROWS.c.id))
+
+_INSERT_CHANGE = Statement(insert(CHANGES), ["at", "kind", "name", "observations", "excess", "squares"])
+
+_INSERT_ROW = Statement(insert(ROWS), ["name", "number", "at", "metadata"])
+
+_INSERT_ROW_ID = Statement(insert(ROW_IDS), ["digest", "id"])
+
+_INSERT_OBSERVATION = Statement(insert(OBSERVATIONS), ["number", "row", "feature", "value", "time", "weight"])
+
+
 def _insert_change(connection: Connection, kind: str, name: str | None, count: int) -> int:
-    line = _change_line(kind, name, count, ErrorSums())
-    return int(connection.execute(insert(CHANGES).returning(CHANGES.c.number), line).scalar_one())
+    return _insert_changes(connection, [_change_line(kind, name, count, NO_ERRORS)])[0]
+
+
+def _insert_changes(connection: Connection, lines: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Insert the lines of changes; return their numbers."""
+    last = read_last_number(connection)
+    _INSERT_CHANGE.run(connection, lines)
+    # Numbers grow, and only one transaction writes at a time: all later ones are those of these lines.
+    return [number for (number,) in _LATER_NUMBERS.fetch(connection, last=last)]
 
 
 def _change_line(kind: str, name: str | None, count: int, arrived: ErrorSums) -> dict[str, Any]:
@@ -442,37 +466,44 @@ def _insert_cells(connection: Connection, numbered: Sequence[tuple[int, Cell]]) 
     """Insert cells, each with the number of its change."""
     if not numbered:
         return
-    names = list(dict.fromkeys(cell.row for _, cell in numbered))
-    ids = _row_ids(connection, names)
-    missing = [name for name in names if name not in ids]  # rows of the fit, observed for the first time
-    if missing:
-        salt = salt_of(connection)
-        ids |= insert_rows(connection, {digest(salt, name): {"name": name} for name in missing})
-    lines = [{**cell._asdict(), "number": number, "row": ids[cell.row]} for number, cell in numbered]
-    connection.execute(insert(OBSERVATIONS), lines)
-
-
-def _row_ids(connection: Connection, names: Sequence[str]) -> dict[str, int]:
-    """Return the ids of those rows that the store has."""
     salt = salt_of(connection)
-    names_by_digest = {digest(salt, name): name for name in names}
-    digests = list(names_by_digest)
-    ids: dict[str, int] = {}
-    for start in range(0, len(digests), _MAX_PARAMETERS):
-        part = digests[start : start + _MAX_PARAMETERS]
-        query = select(ROW_IDS.c.digest, ROW_IDS.c.id).where(ROW_IDS.c.digest.in_(part))
-        ids |= {names_by_digest[digest]: id for digest, id in connection.execute(query)}
-    return ids
+    digests = {name: digest(salt, name) for name in dict.fromkeys(cell.row for _, cell in numbered)}
+    ids = _find_row_ids(connection, digests)
+    missing = {digests[name]: {"name": name} for name in digests if name not in ids}
+    if missing:  # rows of the fit, observed for the first time
+        ids |= insert_rows(connection, missing)
+    lines = [{**cell._asdict(), "number": number, "row": ids[cell.row]} for number, cell in numbered]
+    _INSERT_OBSERVATION.run(connection, lines)
+
+
+def _find_row_ids(connection: Connection, digests: Mapping[str, str]) -> dict[str, int]:
+    """Return the ids of those rows that the store has; ``digests`` are those of their names, by name."""
+    found: dict[str, int] = {}
+    values = list(digests.values())
+    for start in range(0, len(values), _MAX_PARAMETERS):
+        part = values[start : start + _MAX_PARAMETERS]
+        size = 1 << (len(part) - 1).bit_length()  # few sizes, so that few statements are compiled
+        part += part[:1] * (size - len(part))
+        parameters = {f"digest_{i}": value for i, value in enumerate(part)}
+        found |= dict(_select_row_ids(size).fetch(connection, **parameters))
+    return {name: found[value] for name, value in digests.items() if value in found}
+
+
+@cache
+def _select_row_ids(count: int) -> Statement:
+    """Return the query of the digests and ids of rows with ``count`` digests."""
+    digests: list[BindParameter[str]] = [bindparam(f"digest_{i}") for i in range(count)]
+    return Statement(select(ROW_IDS.c.digest, ROW_IDS.c.id).where(ROW_IDS.c.digest.in_(digests)))
 
 
 def insert_rows(connection: Connection, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
     """Insert the lines of rows, given by the digests of their names; return their ids by name."""
-    query = insert(ROWS).returning(ROWS.c.id, sort_by_parameter_order=True)
+    last = _LAST_ROW.fetch(connection)[0][0] or 0
     columns = ("name", "number", "at", "metadata")
-    lines = [{column: row.get(column) for column in columns} for row in rows.values()]
-    ids = connection.execute(query, lines).scalars().all()
-    connection.execute(
-        insert(ROW_IDS), [{"digest": digest, "id": id} for digest, id in zip(rows, ids, strict=True)]
+    _INSERT_ROW.run(connection, ({column: row.get(column) for column in columns} for row in rows.values()))
+    ids = [id for (id,) in _LATER_ROWS.fetch(connection, last=last)]  # see ``_insert_changes``
+    _INSERT_ROW_ID.run(
+        connection, ({"digest": digest, "id": id} for digest, id in zip(rows, ids, strict=True))
     )
     return {row["name"]: id for row, id in zip(rows.values(), ids, strict=True)}
 
@@ -515,7 +546,7 @@ def read_since(connection: Connection, number: int, rows: Sequence[str]) -> Delt
 
 def read_last_number(connection: Connection) -> int:
     """Return the number of the last change; 0 if the store is empty."""
-    return int(connection.execute(select(func.max(CHANGES.c.number))).scalar() or 0)
+    return int(_LAST_NUMBER.fetch(connection)[0][0] or 0)
 
 
 def _find_removed(connection: Connection, rows: Sequence[str], digests: set[str]) -> list[str]:
@@ -588,288 +619,3 @@ def _added_rows(connection: Connection, number: int | None) -> dict[str, dict[st
         name: None if metadata is None else json.loads(metadata)
         for name, metadata in connection.execute(query)
     }
-
-
-# -- the schema ---------------------------------------------------------------------------------------
-
-METADATA = MetaData()
-
-Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite increments only an INTEGER
-
-# One line for each committed change; workers apply them in the order of their numbers.
-CHANGES = Table(
-    "changes",
-    METADATA,
-    Column("number", Number, primary_key=True, autoincrement=True),
-    Column("at", DateTime(timezone=True), nullable=False),
-    Column("kind", String(16), nullable=False),  # add_feature, remove_feature, add_row, remove_row, observe
-    Column("name", Text),  # of the feature; of a row the digest of its name
-    Column("observations", Integer, nullable=False, default=0),
-    Column("excess", Float),  # sums over these observations; see ``ErrorSums``
-    Column("squares", Float),
-    sqlite_autoincrement=True,
-)
-
-
-# The features that a change added and none has removed. Metadata is JSON.
-FEATURES = Table(
-    "features",
-    METADATA,
-    Column("name", Text, primary_key=True),
-    Column("number", Number, ForeignKey("changes.number"), nullable=False, index=True),
-    Column("at", DateTime(timezone=True), nullable=False),
-    Column("kind", Text),
-    Column("metadata", Text, nullable=False),
-)
-
-# The rows that have observations or were added. This is the only table with names of rows. Its lines are
-# appended, never deleted, and never change their length, so that SQLite never copies them to other pages.
-ROWS = Table(
-    "rows",
-    METADATA,
-    Column("id", Number, primary_key=True, autoincrement=True),
-    Column("name", Text, nullable=False),  # overwritten if the row was removed
-    Column("number", Number, ForeignKey("changes.number"), index=True),  # null: a row of the fitted model
-    Column("at", DateTime(timezone=True)),
-    Column("metadata", Text),
-    sqlite_autoincrement=True,
-)
-
-# The ids of rows by the digest of their name, without removed rows.
-ROW_IDS = Table(
-    "row_ids",
-    METADATA,
-    Column("digest", String(64), primary_key=True),
-    Column("id", Number, ForeignKey("rows.id"), nullable=False, unique=True),
-)
-
-# All observations in the order of arrival. A later value of the same cell is a correction.
-OBSERVATIONS = Table(
-    "observations",
-    METADATA,
-    Column("id", Number, primary_key=True, autoincrement=True),
-    Column("number", Number, ForeignKey("changes.number"), nullable=False, index=True),
-    Column("row", Number, ForeignKey("rows.id"), nullable=False),
-    Column("feature", Text, nullable=False),
-    Column("value", Float(53), nullable=False),
-    Column("time", Float(53)),  # of an observation that ages
-    Column("weight", Float(53)),  # null: 1
-    sqlite_autoincrement=True,
-)
-
-Index("observations_by_row", OBSERVATIONS.c.row)
-
-Index("observations_by_feature", OBSERVATIONS.c.feature)
-
-# Features and rows of the fitted model that were removed. Of a row only a digest of the name is stored.
-REMOVED_FEATURES = Table(
-    "removed_features",
-    METADATA,
-    Column("name", Text, primary_key=True),
-    Column("number", Number, nullable=False),
-)
-
-REMOVED_ROWS = Table(
-    "removed_rows",
-    METADATA,
-    Column("digest", String(64), primary_key=True),
-    Column("number", Number, nullable=False),
-)
-
-# Requests with an idempotency key: the same key and body gets the same answer.
-REQUESTS = Table(
-    "requests",
-    METADATA,
-    Column("key", String(64), primary_key=True),  # keyed digest of method, path and key
-    Column("digest", String(64), nullable=False),  # keyed digest of the body
-    Column("answer", Text, nullable=False),  # JSON; it has no names of rows
-    Column("at", DateTime(timezone=True), nullable=False, index=True),
-)
-
-TOKENS = Table(
-    "tokens",
-    METADATA,
-    Column("id", String(16), primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("digest", LargeBinary(32), nullable=False),  # of the secret part
-    Column("scopes", String(64), nullable=False),
-    Column("at", DateTime(timezone=True), nullable=False),
-    Column("revoked", DateTime(timezone=True)),
-)
-
-# Single values: the salt of digests, the folder of the model that replaced the first one, and whether the
-# files may still contain removed rows.
-FACTS = Table(
-    "facts",
-    METADATA,
-    Column("key", String(64), primary_key=True),
-    Column("value", Text, nullable=False),
-)
-
-
-def script_directory() -> ScriptDirectory:
-    """Return the migrations of this version."""
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS))
-    config.set_main_option("version_locations", str(_MIGRATIONS / "versions"))
-    config.set_main_option("path_separator", "os")
-    return ScriptDirectory.from_config(config)
-
-
-def migrate(connection: Connection) -> None:
-    """Run the missing migrations of a store, in the transaction of this connection.
-
-    Raises
-    ------
-    StorageError
-        If a newer version of Headstart has created the store.
-    """
-    scripts = script_directory()
-    present = MigrationContext.configure(connection).get_current_revision()
-    if present == scripts.get_current_head():
-        return
-    known = {script.revision for script in scripts.walk_revisions()}
-    if present is not None and present not in known:
-        raise StorageError(f"the store has a newer schema ({present}); upgrade headstart to use it")
-    config = Config()
-
-    def upgrade(revision: Any, _: Any) -> Any:
-        return scripts._upgrade_revs("head", revision)
-
-    with EnvironmentContext(config, scripts, fn=upgrade) as context:
-        context.configure(connection=connection, target_metadata=METADATA, transactional_ddl=False)
-        context.run_migrations()
-
-
-# -- connections --------------------------------------------------------------------------------------
-
-
-def open_engine(url: str) -> Engine:
-    """Return an engine for ``sqlite:///FILE`` or ``postgresql://USER@HOST/DATABASE``."""
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        raise InputError(
-            f"{redact_url(url)!r} is not the URL of a store; use sqlite:///FILE or "
-            "postgresql://USER@HOST/DATABASE"
-        ) from None
-    backend = parsed.get_backend_name()
-    if backend == "sqlite":
-        if not parsed.database or parsed.database == ":memory:":
-            raise InputError("a store in memory would be lost; name a file, as sqlite:///store.db")
-        engine = create_engine(parsed, connect_args={"timeout": _WAIT, "check_same_thread": False})
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-        return engine
-    if backend == "postgresql":
-        if parsed.drivername == "postgresql":
-            parsed = parsed.set(drivername="postgresql+psycopg")
-        try:
-            engine = create_engine(
-                parsed, pool_pre_ping=True, connect_args={"connect_timeout": 5, "tcp_user_timeout": 15_000}
-            )
-            event.listen(engine, "do_connect", _connect_postgresql)
-            return engine
-        except (ImportError, NoSuchModuleError):
-            raise InputError(
-                "a store in PostgreSQL needs psycopg; install it with pip install 'headstart[postgres]'"
-            ) from None
-    raise InputError(f"a store is kept in SQLite or PostgreSQL; got {backend!r}")
-
-
-def redact_url(url: str) -> str:
-    """Return the URL of a store without its password, also if it is not a valid URL."""
-    user, at, address = url.rpartition("@")
-    scheme, separator, name = user.rpartition("://")
-    if at and ":" in name:
-        user = f"{scheme}{separator}{name.partition(':')[0]}:***"
-    return re.sub(r"(?i)(password=)[^&]*", r"\1***", f"{user}{at}{address}")
-
-
-def _connect_postgresql(_: Any, __: Any, arguments: Any, parameters: Any) -> Any:
-    """Return a connection that breaks off when the server is silent for too long.
-
-    A database that is cut off without a word would otherwise be waited for without end.
-    """
-    import psycopg
-    from psycopg.abc import PQGen
-
-    class LimitedConnection(psycopg.Connection[Any]):
-        def wait(self, gen: PQGen[Any], *options: Any, **named: Any) -> Any:
-            try:
-                return super().wait(_limit_silence(gen), *options, **named)
-            except TimeoutError:
-                self.pgconn.finish()
-                raise psycopg.OperationalError(
-                    f"the database has been silent for {_SILENCE:g} seconds"
-                ) from None
-
-    return LimitedConnection.connect(*arguments, **parameters)
-
-
-def _limit_silence(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Pass on the steps of an operation; raise TimeoutError if the server is silent for too long.
-
-    psycopg sends 0 to a step about ten times a second while the connection is not ready.
-    """
-    last, ready = time.monotonic(), None
-    while True:
-        try:
-            wanted = steps.send(ready)
-        except StopIteration as end:
-            return end.value
-        ready = yield wanted
-        if ready:
-            last = time.monotonic()
-        elif time.monotonic() - last > _SILENCE:
-            raise TimeoutError
-
-
-def _prepare_sqlite(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # ``_begin_sqlite`` begins transactions
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get("writes")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-@contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction, committed at the end; other writers on the same store wait for it."""
-    with available(), engine.connect().execution_options(writes=True) as connection, connection.begin():
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("SET LOCAL lock_timeout = '10s'"))
-            # The server ends a transaction whose client was cut off, so that others can write.
-            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '120s'"))
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        yield connection
-
-
-@contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction that reads a consistent state of the store."""
-    with available(), engine.connect() as connection:
-        if connection.dialect.name == "postgresql":
-            connection = connection.execution_options(isolation_level="REPEATABLE READ")
-        with connection.begin():
-            yield connection
-
-
-@contextmanager
-def available() -> Iterator[None]:
-    """Turn errors of the database into UnavailableError, and values that it cannot hold into InputError."""
-    try:
-        yield
-    except DataError as error:
-        raise InputError(f"the store cannot hold a value: {_first_line(error.orig)}") from error
-    except DBAPIError as error:
-        raise UnavailableError(f"the store cannot be used now: {_first_line(error.orig)}") from error
-    except SQLAlchemyError as error:
-        raise UnavailableError(f"the store cannot be used now: {type(error).__name__}") from error
-
-
-def _first_line(error: BaseException | None) -> str:
-    return (str(error).strip().splitlines() or ["no reason given"])[0][:200]
