@@ -27,16 +27,16 @@ from headstart.service import supervisor
 from headstart.service.auth import Guard
 from headstart.service.errors import PROBLEM_RESPONSE, PROBLEM_SCHEMA, install_handlers
 from headstart.service.routes import (
+    DIRECT,
+    PARSED_HERE,
     admin,
     features,
     observations,
     operations,
-    predict,
     predictions,
     rankings,
     rows,
 )
-from headstart.service.schemas import Predict
 from headstart.service.views import IndexCache
 from headstart.service.worker import Service, ServiceSettings
 
@@ -86,7 +86,8 @@ class Application:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.api = _build_api(service)
-        self._predict_route = SimpleNamespace(path="/v1/predict")  # the name of the endpoint in metrics
+        # Metrics name an endpoint by the path of its route.
+        self._direct = {key: (SimpleNamespace(path=key[1]), endpoint) for key, endpoint in DIRECT.items()}
         self._guard = Guard(self._dispatch, service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,15 +100,14 @@ class Application:
         await self._guard(scope, receive, send)
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the endpoint of predictions directly, and all others through FastAPI.
-
-        Routing by FastAPI would take as long as the prediction of one cell.
-        """
-        if scope["type"] == "http" and scope["path"] == "/v1/predict" and scope["method"] == "POST":
-            scope["route"], scope["app"] = self._predict_route, self.api
-            await (await predict(Request(scope, receive)))(scope, receive, send)
+        """Call the endpoints of ``DIRECT``, and all others through FastAPI."""
+        found = self._direct.get((scope.get("method", ""), scope.get("path", "")))
+        if found is None:
+            await self.api(scope, receive, send)
             return
-        await self.api(scope, receive, send)
+        scope["route"], endpoint = found
+        scope["app"] = self.api
+        await (await endpoint(Request(scope, receive)))(scope, receive, send)
 
 
 def _build_api(service: Service) -> FastAPI:
@@ -141,18 +141,17 @@ def _build_api(service: Service) -> FastAPI:
 def _openapi_document(api: FastAPI) -> dict[str, Any]:
     """Return FastAPI's OpenAPI document with the components that FastAPI does not know.
 
-    These are problems, tokens, and the body of predictions, which FastAPI does not parse.
+    These are problems, tokens, and bodies that FastAPI does not parse.
     """
     if api.openapi_schema is None:
         document = get_openapi(
             title=api.title, version=api.version, description=api.description, routes=api.routes
         )
-        predict_schema = Predict.model_json_schema(ref_template="#/components/schemas/{model}")
-        document["components"]["schemas"] |= {
-            **predict_schema.pop("$defs", {}),
-            "Predict": predict_schema,
-            "Problem": PROBLEM_SCHEMA,
-        }
+        schemas = document["components"]["schemas"]
+        schemas["Problem"] = PROBLEM_SCHEMA
+        for body in PARSED_HERE:
+            schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= {**schema.pop("$defs", {}), body.__name__: schema}
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{}, {"token": []}]
         api.openapi_schema = document

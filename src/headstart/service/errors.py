@@ -145,6 +145,8 @@ def error_response(error: Exception) -> Response:
     """Return the response to any other error."""
     if isinstance(error, Problem):
         return error.response()
+    if isinstance(error, RequestValidationError):
+        return validation_response(error.errors())
     if isinstance(error, HTTPException):
         return problem_response(error.status_code, str(error.detail), headers=dict(error.headers or {}))
     if isinstance(error, StorageError):
@@ -188,9 +190,6 @@ def _path_pattern(path: str) -> re.Pattern[str]:
 def install_handlers(app: FastAPI) -> None:
     """Install handlers that respond to every error with a problem."""
 
-    async def validation(_: Request, error: Exception) -> Response:
-        return validation_response(error.errors() if isinstance(error, RequestValidationError) else [])
-
     async def http(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code in (404, 405):
             error = _routing_error(app, request, error)
@@ -199,7 +198,7 @@ def install_handlers(app: FastAPI) -> None:
     async def others(_: Request, error: Exception) -> Response:
         return error_response(error)
 
-    app.add_exception_handler(RequestValidationError, validation)
+    app.add_exception_handler(RequestValidationError, others)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(HeadstartError, others)
     app.add_exception_handler(Exception, others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,14 +26,15 @@ MAX_TEXT = 10_000
 MAX_NAMES = 100_000
 
 
+_CONTROL_CHARACTER, _SURROGATE = re.compile("[\x00-\x1f\x7f]"), re.compile("[\ud800-\udfff]")
+
+
 def _check_characters(text: str) -> str:
     """Refuse control characters and invalid Unicode, which databases and terminals cannot handle."""
-    if any(letter < " " or letter == "\x7f" for letter in text):
+    if _CONTROL_CHARACTER.search(text):
         raise ValueError("control characters are not allowed in names and paths")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("it has characters that are not valid Unicode") from None
+    if _SURROGATE.search(text):
+        raise ValueError("it has characters that are not valid Unicode")
     return text
 
 
