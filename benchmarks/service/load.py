@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from pydantic_core import to_json
 
 from headstart import Headstart
-from service.server import Connection, Server, bodies
+from service.server import Connection, Server, bodies, observations
 
 RATES = (50, 100, 200, 300, 400, 600, 800, 1200, 1600)
 ARRIVING = 100  # observations a second, by default
@@ -74,7 +73,7 @@ class _Writers:
 
     def __init__(self, model: Headstart, port: int, arriving: float, batch: int) -> None:
         self._port, self._stop, self._requests, self.batch = port, threading.Event(), arriving / batch, batch
-        self._rows, self._features = list(model.rows), model.features
+        self._model = model
         self.times: list[float] = []
         self._threads = [threading.Thread(target=self._run, args=(own,)) for own in range(_WRITERS)]
 
@@ -92,16 +91,7 @@ class _Writers:
         connection, random = Connection(self._port), np.random.default_rng(own)
         due = time.perf_counter() + own / self._requests
         while not self._stop.wait(max(0.0, due - time.perf_counter())):
-            cells = random.choice(len(self._rows) * len(self._features), self.batch, replace=False)
-            lines = [
-                {
-                    "row": self._rows[cell // len(self._features)],
-                    "feature": self._features[cell % len(self._features)],
-                    "value": float(random.integers(1, 6)),
-                }
-                for cell in cells.tolist()
-            ]
-            connection.post("/v1/observations", to_json({"observations": lines}))
+            connection.post("/v1/observations", observations(self._model, random, self.batch))
             self.times.append(time.perf_counter() - due)
             due += _WRITERS / self._requests
 

@@ -5,8 +5,10 @@
 Parts, each can be chosen with ``--part``:
 
 - ``rate``: requests per second of one row × one feature against an empty endpoint of the same server.
+- ``cost``: CPU time of the server for a request, by kind: of the event loop and of the writer.
 - ``grid``: 1,000 × 1,000 predictions in one call against the bare matrix products plus encoding.
 - ``load``: latency of predictions by their rate, while observations arrive at a steady rate.
+- ``memory``: of two workers and of their parent.
 - ``rebuild``: the time to start with 100,000 features of 10 observations each.
 
 Client and server are separate processes. The client is a plain socket with little overhead.
@@ -25,14 +27,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from headstart import Headstart
 from headstart.datasets import synthetic_ratings
+from service.cost import cost
 from service.grid import grid
 from service.load import ARRIVING, RATES, load
+from service.memory import memory
 from service.rate import rate
 from service.rebuild import TABLES, rebuild
 from service.server import served
 
-ASKING = {"rate": rate, "grid": grid, "load": load}
-PARTS = (*ASKING, "rebuild")
+ASKING = {"rate": rate, "cost": cost, "grid": grid, "load": load}
+PARTS = (*ASKING, "memory", "rebuild")
 
 
 def measure(
@@ -51,13 +55,16 @@ def measure(
             found["rebuild"][kind] = rebuild(folder, kind, features)
             print("rebuild", kind, found["rebuild"][kind], flush=True)
     asking = [part for part in ASKING if part in parts]
-    if asking:
+    if asking or "memory" in parts:
         if model is None:
             table = synthetic_ratings(rows=2000, features=1000, density=0.03)
             fitted = Headstart(adapter="bayes", quiet=True).fit(table)
         else:
             fitted = Headstart.load(model)
         fitted.save(folder / "m")
+        if "memory" in parts:
+            found["memory"] = memory(fitted, folder)
+            print("memory", found["memory"], flush=True)
         with served(folder) as server:
             for part in asking:
                 found[part] = ASKING[part](fitted, server, **(loading if part == "load" else {}))

@@ -64,15 +64,13 @@ class Server:
 @contextmanager
 def served(folder: Path) -> Iterator[Server]:
     """Serve the model of a folder with an empty store, in a process of its own."""
-    with socket.socket() as own:
-        own.bind(("127.0.0.1", 0))
-        port = own.getsockname()[1]
+    port = free_port()
     server = multiprocessing.get_context("spawn").Process(
         target=_serve, args=(str(folder / "m"), f"sqlite:///{folder}/store.db", port), daemon=True
     )
     server.start()
     try:
-        _wait_for(port)
+        wait_for(port)
         assert server.pid is not None
         yield Server(port, server.pid)
     finally:
@@ -80,7 +78,15 @@ def served(folder: Path) -> Iterator[Server]:
         server.join()
 
 
-def _wait_for(port: int) -> None:
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on."""
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        return int(own.getsockname()[1])
+
+
+def wait_for(port: int) -> None:
+    """Wait until a service answers requests."""
     for _ in range(600):
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5)
@@ -119,3 +125,18 @@ def bodies(model: Headstart, count: int, seed: int = 0) -> list[bytes]:
     random, rows, features = np.random.default_rng(seed), list(model.rows), model.features
     chosen = random.integers((len(rows), len(features)), size=(count, 2)).tolist()
     return [to_json({"rows": [rows[i]], "features": [features[j]]}) for i, j in chosen]
+
+
+def observations(model: Headstart, random: np.random.Generator, count: int) -> bytes:
+    """Return a random body of ``count`` observations, each of another cell."""
+    rows, features = list(model.rows), model.features
+    cells = random.choice(len(rows) * len(features), count, replace=False)
+    lines = [
+        {
+            "row": rows[cell // len(features)],
+            "feature": features[cell % len(features)],
+            "value": float(random.integers(1, 6)),
+        }
+        for cell in cells.tolist()
+    ]
+    return to_json({"observations": lines})

@@ -14,6 +14,7 @@ pytest.importorskip("fastapi", reason="the extra service is not installed")
 from headstart.datasets import synthetic_ratings
 from headstart.model import Headstart
 from service import rebuild as rebuilding
+from service.cost import cost
 from service.grid import grid
 from service.load import load
 from service.rate import rate
@@ -32,6 +33,7 @@ def test_requests_are_measured(tmp_path: Path) -> None:
     model.save(tmp_path / "m")
     with served(tmp_path) as server:
         assert rate(model, server, repeats=1)["ratio"] > 0
+        assert {*cost(model, server, repeats=1)} > {"a prediction", "an observation"}
         assert grid(model, server, repeats=1)["cells"] == [len(model.rows), 20]
         (line,) = load(model, server, rates=(40,), seconds=0.5, repeats=1)
     assert line["answered"] > 0

@@ -39,7 +39,7 @@ _NUMBER = b'{"observations": [{"row": "u1", "feature": "f1", "value": %s}]}'
 _LEVEL = b'{"rows": ["u1"], "features": ["f1"], "level": %s}'
 RAW = [  # bodies that JSON libraries would not write
     ("not JSON", "/v1/observations", b"{", 400),
-    ("nothing", "/v1/observations", b"", 422),
+    ("nothing", "/v1/observations", b"", 400),
     ("a list", "/v1/observations", b"[]", 422),
     ("null", "/v1/observations", b"null", 422),
     ("bytes", "/v1/observations", b"\xff\xfe\x00", 400),
