@@ -5,19 +5,16 @@ Handlers check names and bodies, call the methods of ``Headstart`` on a snapshot
 
 from __future__ import annotations
 
-import asyncio
 import math
-from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 from fastapi import APIRouter, Query, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
@@ -32,12 +29,20 @@ from headstart.model.ranking import Ranking
 from headstart.model.staleness import ErrorSums, staleness_of
 from headstart.model.summary import ExpectedError
 from headstart.model.titles import feature_titles
-from headstart.service.changes import AddFeature, AddRow, Change, Observe, RemoveFeature, RemoveRow
+from headstart.service.changes import AddFeature, AddRow, Observe, RemoveFeature, RemoveRow
 from headstart.service.errors import Problem, error_at, not_found
 from headstart.service.live_model import Snapshot
+from headstart.service.messages import (
+    answer,
+    commit,
+    document_body,
+    format_time,
+    model_headers,
+    read_body,
+    service_of,
+)
 from headstart.service.schemas import (
     Audience,
-    Body,
     Explain,
     Impute,
     NewFeature,
@@ -62,10 +67,6 @@ from headstart.table.margins import Category
 from headstart.table.words import plural
 from headstart.training.calibration import LEVELS
 
-MODEL_HEADER, NUMBER_HEADER = "x-headstart-model", "x-headstart-number"
-
-MAX_KEY = 1000  # characters of an idempotency key
-
 
 class _NameConvertor(Convertor[str]):
     """Converts a name in a path: one segment, in which all characters may be percent-encoded, also ``/``."""
@@ -83,75 +84,6 @@ class _NameConvertor(Convertor[str]):
 
 
 register_url_convertor("name", _NameConvertor())
-
-
-def service_of(request: Request) -> Service:
-    """Return the service that answers a request."""
-    return request.app.state.service  # type: ignore[no-any-return]
-
-
-def answer(snapshot: Snapshot, content: dict[str, Any], status: int = 200) -> Response:
-    """Return a response with the identity of the model and the number of its last change."""
-    number = str(snapshot.state.number)
-    body = to_json(
-        {"model": snapshot.identity, "number": snapshot.state.number, **content}, inf_nan_mode="null"
-    )
-    headers = {MODEL_HEADER: snapshot.identity, NUMBER_HEADER: number}
-    return Response(body, status, headers, "application/json")
-
-
-def format_time(at: datetime | None) -> str | None:
-    """Return a time as text. A time without zone, as SQLite returns it, is in UTC."""
-    if at is None:
-        return None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
-
-
-def idempotency_key(request: Request) -> str | None:
-    """Return the idempotency key of a request with its method and path; None if the request has no key."""
-    keys = request.headers.getlist("idempotency-key")
-    if not keys:
-        return None
-    if len(keys) > 1 or not 0 < len(keys[0]) <= MAX_KEY or not keys[0].isprintable():
-        raise Problem(400, f"a request has one Idempotency-Key, of 1 to {MAX_KEY:,} printable characters")
-    return f"{request.method} {request.scope['path']} {keys[0]}"  # method and path have no spaces
-
-
-BodyT = TypeVar("BodyT", bound=Body)
-
-
-async def read_body(request: Request, schema: type[BodyT]) -> BodyT:
-    """Parse and validate the body of a request, in less time than FastAPI would need."""
-    try:
-        return schema.model_validate_json(await request.body())
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False, include_input=False)
-        raise RequestValidationError(details) from None
-
-
-def _document_body(schema: type[Body]) -> dict[str, Any]:
-    """Return the part of the OpenAPI document about a body that ``read_body`` parses."""
-    reference = {"schema": {"$ref": f"#/components/schemas/{schema.__name__}"}}
-    return {"requestBody": {"required": True, "content": {"application/json": reference}}}
-
-
-async def commit(request: Request, change: Change, *, status: int = 200, in_path: bool = False) -> Response:
-    """Submit a change, and respond when it is committed.
-
-    ``in_path`` says that the path has the name of the feature or row, so that an unknown name is a 404.
-    """
-    service, key = service_of(request), idempotency_key(request)
-    body = await request.body() if key is not None else b""
-    future = asyncio.wrap_future(service.change(change, key, body))
-    with not_found() if in_path else nullcontext():
-        receipt = await future
-    content = dict(receipt.answer)
-    if receipt.plan is not None and receipt.plan.warning is not None:
-        content["warning"] = receipt.plan.warning
-    response = answer(service.snapshot, content, status)
-    if receipt.repeated:
-        response.headers["idempotency-replayed"] = "true"
-    return response
 
 
 operations = APIRouter(tags=["operation"])
@@ -371,7 +303,7 @@ async def remove_row(request: Request, name: str) -> Response:
 observations = APIRouter(prefix="/v1/observations", tags=["observations"])
 
 
-@observations.post("", summary="Add observations", openapi_extra=_document_body(NewObservations))
+@observations.post("", summary="Add observations", openapi_extra=document_body(NewObservations))
 async def observe(request: Request) -> Response:
     """Add observations of rows and features; all of them, or none if one is invalid.
 
@@ -399,7 +331,7 @@ _SMALL = 16  # cells of known rows that are predicted in the event loop, because
 @predictions.post(
     "/predict",
     summary="Predict rows × features",
-    openapi_extra=_document_body(Predict),
+    openapi_extra=document_body(Predict),
     responses={200: {"content": {ARROW: {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def predict(request: Request) -> Response:
@@ -486,8 +418,7 @@ def _arrow_stream(snapshot: Snapshot, prediction: Prediction, level: float) -> R
     table = prediction.to_arrow(level)
     with pa.ipc.new_stream(buffer, table.schema) as writer:
         writer.write_table(table)
-    headers = {MODEL_HEADER: snapshot.identity, NUMBER_HEADER: str(snapshot.state.number)}
-    return Response(buffer.getvalue().to_pybytes(), 200, headers, ARROW)
+    return Response(buffer.getvalue().to_pybytes(), 200, model_headers(snapshot), ARROW)
 
 
 @predictions.post("/sample", summary="Draw rows × features jointly")
