@@ -44,12 +44,11 @@ def memory(
 
 
 def _use(model: Headstart, port: int, random: np.random.Generator, count: int) -> None:
-    """Send ``count`` observations, a hundred in a request, and as many requests for predictions."""
-    connections = [Connection(port) for _ in range(4)]
-    for place in range(0, count, 100):
-        connections[place // 100 % 4].post("/v1/observations", observations(model, random, 100))
-    for place, body in enumerate(bodies(model, count // 100)):
-        connections[place % 4].post("/v1/predict", body)
+    """Send ``count`` observations, a hundred in a request, each before a prediction."""
+    for body in bodies(model, count // 100):
+        connection = Connection(port)  # another worker may accept it
+        connection.post("/v1/observations", observations(model, random, 100))
+        connection.post("/v1/predict", body)
     time.sleep(_POLL)
 
 

@@ -109,15 +109,21 @@ class Connection:
         self._socket.sendall(head.encode() + body)
         received, end = bytearray(), -1
         while end < 0:
-            received += self._socket.recv(1 << 20)
+            received += self._receive()
             end = received.find(b"\r\n\r\n")
         lines = bytes(received[:end]).lower().split(b"\r\n")
         if not lines[0].startswith((b"http/1.1 200", b"http/1.1 201")):
             raise RuntimeError(bytes(received[:500]))
         length = next(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length"))
         while len(received) < end + 4 + length:
-            received += self._socket.recv(1 << 20)
+            received += self._receive()
         return bytes(received[end + 4 :])
+
+    def _receive(self) -> bytes:
+        part = self._socket.recv(1 << 20)
+        if not part:
+            raise ConnectionError("the server has closed the connection")
+        return part
 
 
 def bodies(model: Headstart, count: int, seed: int = 0) -> list[bytes]:
