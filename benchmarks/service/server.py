@@ -87,7 +87,7 @@ def free_port() -> int:
 
 def wait_for(port: int) -> None:
     """Wait until a service answers requests."""
-    for _ in range(600):
+    for _ in range(3000):  # five minutes
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5)
             return
