@@ -21,7 +21,7 @@ _POLL = 1.0  # seconds in which every worker has applied the changes of the othe
 def memory(
     model: Headstart, folder: Path, workers: int = 2, counts: Sequence[int] = (0, 2000)
 ) -> dict[str, dict[str, list[float]]]:
-    """Return MB of the parent and of each worker after so many observations, from Linux's ``/proc``."""
+    """Return MB of the parent and of each worker after each of ``counts``, as Linux counts them."""
     port = free_port()
     place = ["--store", f"sqlite:///{folder}/memory.db", "--port", str(port), "--workers", str(workers)]
     parent = subprocess.Popen([sys.executable, "-m", "headstart", "serve", str(folder / "m"), *place])
