@@ -447,11 +447,11 @@ def read_table_values(groups: Groups) -> NDArray[np.float64] | None:
 
 def read_known_weights(groups: Groups) -> csr_array | None:
     """Return the weights of known features' local parts: (features, features); None: they have none."""
-    from scipy.sparse import csr_array
-
     weights = groups.get("known_weights")
     if weights is None:
         return None
+    from scipy.sparse import csr_array  # imported here: few saved models need it
+
     count = len(groups["knowledge"]["kinds"])
     parts = weights["data"].double(), weights["indices"], weights["indptr"]
     return csr_array(tuple(part.numpy() for part in parts), shape=(count, count))

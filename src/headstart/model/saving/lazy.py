@@ -181,19 +181,31 @@ def entry_tensors(facts: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 class SavedFeature(Feature):
-    """A feature whose values are read from the file when they are first needed."""
+    """A feature whose values and metadata are read from the file when they are first needed."""
+
+    _entries: SavedEntries
+    _position: int
+    _part: slice
 
     @classmethod
-    def of(cls, contexts: Mapping[str, Tensor], part: slice, **fields: Any) -> SavedFeature:
-        """Return a feature with these ``fields``, whose values are a ``part`` of the saved ``contexts``."""
+    def of(cls, entries: SavedEntries, position: int, part: slice, **fields: Any) -> SavedFeature:
+        """Return the feature at a ``position`` of saved ``entries``, with these ``fields``.
+
+        Its values are a ``part`` of the saved contexts.
+        """
         feature = object.__new__(cls)
-        vars(feature).update(fields, _contexts=contexts, _part=part)
+        vars(feature).update(fields, _entries=entries, _position=position, _part=part)
         return feature
 
     @cached_property
     def values(self) -> NDArray[np.float64]:
         """The numbers of the context: (n,)."""
-        return context_values(vars(self)["_contexts"], vars(self)["_part"])
+        return context_values(self._entries.groups["contexts"], self._part)
+
+    @cached_property
+    def record(self) -> Mapping[str, object] | None:  # type: ignore[override]
+        """The metadata by column before encoding; None if the model has no metadata."""
+        return self._entries.record(self._position)
 
 
 class SavedEntries(Mapping[str, Entry]):
@@ -210,7 +222,7 @@ class SavedEntries(Mapping[str, Entry]):
     """
 
     def __init__(self, names: SavedNames, tensors: dict[str, Tensor], groups: Groups) -> None:
-        self._names, self._groups = names, groups
+        self._names, self.groups = names, groups
         self._arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         self._margins = [margin_of(family) for family in json.loads(self._arrays["margins"].tobytes())]
         self._contexts = {name: tensor.numpy() for name, tensor in groups["contexts"].items()}
@@ -248,9 +260,10 @@ class SavedEntries(Mapping[str, Entry]):
         code, first, second = arrays["kinds"][position].tolist()
         in_backbone, finds_scale, observed_since = arrays["flags"][position].tolist()
         arrived = slice(*self._arrival_ends[position : position + 2])
-        times, weights = (self._groups.get(name) for name in ("times", "observation_weights"))
+        times, weights = (self.groups.get(name) for name in ("times", "observation_weights"))
         feature = SavedFeature.of(
-            self._groups["contexts"],
+            self,
+            position,
             context,
             name=name,
             kind=Kind(self._margins[int(code)], first, second),
@@ -259,7 +272,6 @@ class SavedEntries(Mapping[str, Entry]):
             metadata=self._metadata[position],
             rows=self._contexts["rows"][context],
             finds_scale=finds_scale,
-            record=self._record(position),
             arrivals=self._contexts["arrivals"][arrived] if observed_since else None,
             times=None if times is None else times["contexts"].numpy()[context],
             weights=None if weights is None else weights["contexts"].numpy()[context],
@@ -272,7 +284,7 @@ class SavedEntries(Mapping[str, Entry]):
 
     @cached_property
     def _records(self) -> pa.Table | None:
-        content = self._groups.get("records")
+        content = self.groups.get("records")
         return None if content is None else table_from(content[""])
 
     def names_observed_since(self) -> list[str]:
@@ -284,7 +296,8 @@ class SavedEntries(Mapping[str, Entry]):
         if self._records is not None and self._records.num_columns and len(self._records) != len(self):
             raise ValueError("its metadata does not agree with its features")
 
-    def _record(self, position: int) -> dict[str, object] | None:
+    def record(self, position: int) -> dict[str, object] | None:
+        """Return the metadata by column of the feature at a position; None if there is no metadata."""
         if self._records is None:
             return None
         record = {name: self._records[name][position].as_py() for name in self._records.column_names}
