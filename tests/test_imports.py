@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,26 @@ for sys.argv in {calls!r}:
         {HEADSTART}
 0"""
     assert not modules_after(program) & {"torch", "numpy", "pyarrow", "matplotlib", "sklearn"}
+
+
+def test_describing_a_saved_model_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
+    saved = tmp_path / "model"
+    fitted = (
+        "from headstart import Headstart; from headstart.datasets import synthetic_ratings; "
+        f"Headstart(adapter='bayes', quiet=True).fit(synthetic_ratings(30, 10, 0.5)).save({str(saved)!r})"
+    )
+    subprocess.run([sys.executable, "-c", fitted], check=True)
+    described = f"import sys; sys.argv = ['headstart', 'info', {str(saved)!r}]; import contextlib\n"
+    described += f"with contextlib.suppress(SystemExit): {HEADSTART}\n0"
+    assert not modules_after(described) & {"scipy", "pandas", "matplotlib", "sklearn"}
+
+
+def test_a_named_command_knows_its_neighbours() -> None:
+    """Only the named command is built; a misspelled name still gets a suggestion among all."""
+    program = "import sys; sys.argv = ['headstart', 'predickt']; " + HEADSTART
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "predict" in done.stderr.replace("predickt", "")
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["fit", "--help"]], ids=" ".join)

@@ -108,7 +108,7 @@ def _options(
 _state = {"debug": False}
 
 # Importing torch creates hundreds of thousands of objects that stay. By default, Python looks for garbage
-# among them again and again, and once more when it exits; this takes a quarter of the time of a short command.
+# among them again and again, and once more when it exits: a quarter of the time of ``import torch``.
 _GARBAGE_THRESHOLDS = (100_000, 20, 100)
 
 

@@ -203,7 +203,7 @@ class SavedFeature(Feature):
         return context_values(self._entries.groups["contexts"], self._part)
 
     @cached_property
-    def record(self) -> Mapping[str, object] | None:  # type: ignore[override]
+    def record(self) -> Mapping[str, object] | None:
         """The metadata by column before encoding; None if the model has no metadata."""
         return self._entries.record(self._position)
 
