@@ -71,7 +71,7 @@ def test_describing_a_saved_model_loads_no_library_that_it_does_not_use(tmp_path
     subprocess.run([sys.executable, "-c", fitted], check=True)
     described = f"import sys; sys.argv = ['headstart', 'info', {str(saved)!r}]; import contextlib\n"
     described += f"with contextlib.suppress(SystemExit): {HEADSTART}\n0"
-    assert not modules_after(described) & {"scipy", "pandas", "matplotlib", "sklearn"}
+    assert not modules_after(described) & {"scipy", "narwhals", "pandas", "matplotlib", "sklearn"}
 
 
 def test_a_named_command_knows_its_neighbours() -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
 
-import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
@@ -194,7 +193,7 @@ def is_observations(data: object) -> bool:
 
 def is_frame(data: object) -> bool:
     """Return whether ``data`` is a data frame of pandas, polars, pyarrow or another library."""
-    return isinstance(_to_narwhals(data), nw.DataFrame)
+    return hasattr(_to_narwhals(data), "columns")  # a Series has none
 
 
 def as_mapping(data: object, what: str) -> object:
@@ -208,8 +207,8 @@ def as_mapping(data: object, what: str) -> object:
     frame = _to_narwhals(data)
     if frame is None:
         return data
-    if isinstance(frame, nw.Series):
-        native = nw.to_native(frame)
+    if not hasattr(frame, "columns"):
+        native = frame.to_native()
         if not hasattr(native, "index"):
             raise InputError(
                 f"{what}: a {type(native).__module__.split('.')[0]} Series has no names; give a frame of "
@@ -226,7 +225,7 @@ def as_row_mapping(data: object, what: str) -> object:
     Other ``data`` is returned unchanged.
     """
     frame = None if isinstance(data, (Mapping, str)) else _to_narwhals(data)
-    if not isinstance(frame, nw.DataFrame):
+    if frame is None or not hasattr(frame, "columns"):
         return data
     columns = ("row", "feature", "value")
     missing = [name for name in columns if name not in frame.columns]
@@ -245,18 +244,20 @@ def as_row_mapping(data: object, what: str) -> object:
     return rows
 
 
-def _to_narwhals(data: object) -> nw.DataFrame[Any] | nw.Series[Any] | None:
-    """Return a frame or Series of any library behind one interface; None for other ``data``."""
+def _to_narwhals(data: object) -> Any:
+    """Return a frame or Series of any library as one of narwhals; None for other ``data``."""
     if isinstance(data, (str, bytes, int, float, list, tuple, set, np.ndarray)) or data is None:
         return None
+    import narwhals as nw  # imported here: few calls pass a frame
+
     try:
-        frame = nw.from_native(data, allow_series=True)  # type: ignore[call-overload]
+        frame: Any = nw.from_native(data, allow_series=True)
     except TypeError:
         return None
     return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
 
 
-def _name_and_value_columns(frame: nw.DataFrame[Any], what: str) -> tuple[str, str]:
+def _name_and_value_columns(frame: Any, what: str) -> tuple[str, str]:
     owners = [name for name in _OWNERS if name in frame.columns]
     if "value" in frame.columns and len(owners) == 1:
         return owners[0], "value"

@@ -22,13 +22,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
-import narwhals as nw
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from narwhals.exceptions import NarwhalsError
 
 from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names, option_name
 from headstart.table.columns import category
@@ -496,6 +494,9 @@ class FrameSource(Source):
     label = "the frame"
 
     def __init__(self, frame: Any, index: Sequence[str], missing: MissingCodes) -> None:
+        import narwhals as nw  # imported here: a saved model is read without it
+        from narwhals.exceptions import NarwhalsError
+
         self.missing = missing
         levels = getattr(getattr(frame, "index", None), "names", [])
         if any(level in index for level in levels):  # the result of pivot or set_index
@@ -530,6 +531,8 @@ class FrameSource(Source):
         return self._table(self.columns, [name])
 
     def _table(self, columns: Sequence[str], names: Sequence[str]) -> pa.Table:
+        import narwhals as nw
+
         own_names = self.own(columns)
         frame = self._frame.select([nw.col(own_name) for own_name in own_names])
         frame = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
