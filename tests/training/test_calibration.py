@@ -151,7 +151,7 @@ def test_between_measured_shots_it_is_interpolated_in_their_logarithm() -> None:
         )
     chance = torch.rand(5, len(asked), generator=generator) * 0.8 + 0.1
     logit = np.log(chance.numpy() / (1 - chance.numpy())) * between(slopes) + between(shifts)
-    corrected = made_up.probability(chance, asked).numpy()
+    corrected = made_up.probability(chance, chance, asked).numpy()
     np.testing.assert_allclose(corrected, 1 / (1 + np.exp(-logit)), rtol=1e-4)
 
 
@@ -160,7 +160,7 @@ def test_a_calibration_of_nothing_changes_nothing() -> None:
     shots = torch.tensor([0, 3, 500])
     assert bool((none.factor(shots, torch.tensor([0, 1, 2])) == 1).all())
     chance = torch.tensor([[0.2, 0.5, 0.9]])
-    torch.testing.assert_close(none.probability(chance, shots), chance)
+    torch.testing.assert_close(none.probability(chance, chance, shots).float(), chance)
 
 
 def tossed(features: int, slope: float, shift: float, number: bool, seed: int = 0) -> Outcome:
@@ -177,7 +177,8 @@ def tossed(features: int, slope: float, shift: float, number: bool, seed: int = 
         output = torch.from_numpy(np.interp(logits.numpy(), soft_logit(grid, edge), grid))
     kinds = torch.full(logits.shape, kind)
     feature = torch.arange(features).repeat_interleave(ROWS)
-    predictive = Predictive(output, nothing, nothing + 0.1, kinds, likelihood)
+    share = truth.mean()
+    predictive = Predictive(output, nothing, nothing + share * (1 - share), kinds, likelihood)
     if not number:
         predictive = Predictive(output, nothing, nothing, kinds, likelihood)
     return Outcome(predictive, torch.from_numpy(truth).double(), feature, torch.ones_like(feature).bool())
@@ -196,13 +197,32 @@ def test_probabilities_are_put_right(slope: float, shift: float, number: bool, l
     found = Calibration.fit({0: outcome}, marks, by_level=True)
     assert float(found.slopes[0]) == pytest.approx(slope, rel=0.06)
     assert float(found.shifts[0]) == pytest.approx(shift, abs=0.06)
-    chance = found.probability(outcome.predictive.mean, torch.zeros(len(outcome.truth)))
+    predicted = outcome.predictive
+    chance = found.probability(predicted.mean, predicted.std, torch.zeros(len(outcome.truth)))
     for low in np.arange(0.1, 0.9, 0.1):  # what is said with a probability comes true as often
         inside = (chance > low) & (chance <= low + 0.1)
         if int(inside.sum()) > 200:
             often = float(outcome.truth[inside].mean())
             assert often == pytest.approx(float(chance[inside].mean()), abs=0.08)
     assert bool((found.factors == 1).all())  # a binary value has no interval to widen
+
+
+def test_numbers_with_small_errors_have_steeper_logits() -> None:
+    """A sixteenth of the variance doubles the logits, whatever the number of shots."""
+    outcome = tossed(40, 1.0, -1.0, True)
+    share = float(outcome.truth.mean())
+    found = Calibration.fit({0: outcome}, (0,), by_level=True)
+    mean, none = outcome.predictive.mean, torch.zeros(len(outcome.truth))
+    usual, small = ((share * (1 - share) / part) ** 0.5 for part in (1, 16))
+    plain, steep = (torch.logit(found.probability(mean, none + std, none)) for std in (usual, small))
+    slope, shift = float(found.slopes[0]), float(found.shifts[0])
+    torch.testing.assert_close(steep, 2 * (plain - shift) + shift, rtol=1e-4, atol=1e-4)
+    expected = slope * soft_logit(mean, float(found.edge)) + shift
+    np.testing.assert_allclose(plain, expected, rtol=1e-4, atol=1e-6)
+    probabilities = tossed(40, 1.0, -1.0, False)
+    logistic = Calibration.fit({0: probabilities}, (0,), by_level=True)
+    chances = [logistic.probability(probabilities.predictive.mean, none + std, none) for std in (usual, small)]
+    assert torch.equal(*chances)  # those of a logistic link know the errors already
 
 
 def test_predictions_below_0_do_not_flatten_the_others() -> None:
@@ -213,7 +233,7 @@ def test_predictions_below_0_do_not_flatten_the_others() -> None:
     truth = torch.where(low, (torch.arange(len(low)) % 10 == 0).double(), outcome.truth)
     predictive = replace(outcome.predictive, logits=output)
     found = Calibration.fit({0: replace(outcome, predictive=predictive, truth=truth)}, (0,), by_level=True)
-    chance = found.probability(output, torch.zeros(len(truth)))
+    chance = found.probability(output, predictive.std, torch.zeros(len(truth)))
     clipped, _ = calibration._platt(torch.logit(output, eps=1e-4), truth, 0.8)
     assert float(found.slopes[0]) > 1.5 * clipped
     assert float(chance[low].mean()) == pytest.approx(0.1, abs=0.06)

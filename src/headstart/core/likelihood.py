@@ -176,6 +176,17 @@ def soft_logit(numbers: Any, edge: float) -> Any:
     return xp.log(positive(numbers)) - xp.log(positive(1 - numbers))
 
 
+def binary_logit(prediction: Any, std: Any, edge: float, spread: float | None) -> Any:
+    """Return the logits of predictions of binary values, before their calibration.
+
+    They are the ``soft_logit`` of the ``prediction`` with this ``edge``. If 0 and 1 are predicted as numbers,
+    ``spread`` is their usual standard deviation and not None, and logits are multiplied by √(spread / std):
+    a line through many values is flatter than their logistic curve, the more the smaller the errors are.
+    """
+    logits = soft_logit(prediction, edge)
+    return logits if spread is None else logits * (spread / std.clip(min=edge)) ** 0.5
+
+
 def probit_scaled(output: Any, variance: Any) -> Any:
     """Return output / √(1 + π·variance / 8)."""
     return output / (1 + math.pi / 8 * variance) ** 0.5

@@ -124,7 +124,7 @@ def score_targets(
     mean, std, distance = predictive.mean, predictive.std, None
     if calibration is not None:
         std = calibration.factor(shots, test.modelled)[test.lines, USUAL_LEVEL] * std
-        corrected = calibration.probability(mean, shots[test.lines])
+        corrected = calibration.probability(mean, predictive.std, shots[test.lines])
         distance = ((test.targets.values - mean).abs() / std).double().numpy()
         mean = torch.where(test.kinds == KindType.BINARY, corrected, mean)
     ranking = predictive.mean.double().numpy()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headstart.core.clicks import click_log_odds, is_click
 from headstart.core.devices import move
-from headstart.core.likelihood import soft_logit
+from headstart.core.likelihood import binary_logit
 from headstart.core.predictive import predict_cell, predict_cells, predict_grid
 from headstart.core.types import OneHead, RowStates
 from headstart.errors import InputError
@@ -70,9 +70,11 @@ def _to_units(mean: Any, std: Any, factor: Any, kind: Any) -> tuple[Any, Any]:
     return np.minimum(np.maximum(_rounded(mean) * kind.span + kind.offset, kind.low), kind.high), std
 
 
-def _calibrate_probability(probability: Any, slope: Any, shift: Any, edge: float) -> tuple[Any, Any]:
+def _calibrate_probability(
+    prediction: Any, std: Any, slope: Any, shift: Any, edge: float, spread: float | None
+) -> tuple[Any, Any]:
     """Return the calibrated probability of 1, and the standard deviation of the value."""
-    logit = soft_logit(_rounded(probability), edge) * slope + shift
+    logit = binary_logit(_rounded(prediction), _rounded(std), edge, spread) * slope + shift
     mean = 1 / (1 + np.exp(-logit))
     return mean, np.sqrt(mean * (1 - mean))
 
@@ -101,7 +103,8 @@ class Units:
     slopes: Numbers  # (features,): of the calibration of the logits of a binary value or a click
     shifts: Numbers  # (features,): of the calibration of these logits
     least: Numbers  # (features,): probabilities of clicks, see ``click_log_odds``
-    edge: float  # of the logits of binary values, see ``soft_logit``
+    edge: float  # of the logits of binary values, see ``binary_logit``
+    spread: float | None  # of binary values that are predicted as numbers
 
     @classmethod
     def of(cls, model: ModelState, features: FeatureListing) -> Units:
@@ -113,7 +116,8 @@ class Units:
         clicks = is_click(kinds.types)
         slopes = np.where(clicks, table.click_slopes[at], table.slopes[at])
         shifts = np.where(clicks, table.click_shifts[at], table.shifts[at])
-        return cls(kinds, factors, slopes, shifts, table.click_least[at], float(calibration.edge))
+        logit_terms = float(calibration.edge), calibration.spread
+        return cls(kinds, factors, slopes, shifts, table.click_least[at], *logit_terms)
 
     @property
     def interval_factors(self) -> Numbers:
@@ -129,7 +133,12 @@ class Units:
         if binary.any():
             features = which[binary]
             means[..., binary], stds[..., binary] = _calibrate_probability(
-                scaled_mean[..., binary], self.slopes[features], self.shifts[features], self.edge
+                scaled_mean[..., binary],
+                scaled_std[..., binary],
+                self.slopes[features],
+                self.shifts[features],
+                self.edge,
+                self.spread,
             )
         clicks = is_click(self.kinds.types[which])
         if clicks.any():
@@ -177,12 +186,13 @@ def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> Ce
     at = int(calibration.at(np.asarray(feature.shots), np.asarray(feature.in_backbone)))
     factors = table.factors[kind, at]
     if feature.kind.type == KindType.BINARY:
-        mean, std = _calibrate_probability(mean, table.slopes[at], table.shifts[at], float(calibration.edge))
+        terms = table.slopes[at], table.shifts[at], float(calibration.edge), calibration.spread
+        mean, std = _calibrate_probability(mean, std, *terms)
         low, high = binary_ends(mean, level)
     else:
         if is_click(kind):
-            terms = table.click_slopes, table.click_shifts, table.click_least
-            mean, std = _calibrate_clicks(mean, std, *(term[at] for term in terms))
+            click_terms = table.click_slopes, table.click_shifts, table.click_least
+            mean, std = _calibrate_clicks(mean, std, *(term[at] for term in click_terms))
         else:
             mean, std = _to_units(mean, std, factors[USUAL_LEVEL], feature.kind)
         width = float(np.interp(level, LEVELS, factors)) / factors[USUAL_LEVEL]

@@ -88,8 +88,12 @@ class Candidates:
         return cls(heads, types, modelled, shots, known, all_types, local)
 
     def is_linear(self, model: ModelState) -> bool:
-        """Return whether the mean of each candidate is its output, which does not depend on variances."""
-        return model.knowledge.likelihood.is_linear(model.modelled_types(self.all_types))
+        """Return whether the mean of each candidate is its output, which does not depend on variances.
+
+        The probability of a binary feature depends on them, even if it is modelled as a number.
+        """
+        types = model.modelled_types(self.all_types)
+        return KindType.BINARY not in self.all_types and model.knowledge.likelihood.is_linear(types)
 
     def predict(self, model: ModelState, states: RowStates, dtype: torch.dtype) -> Predictive:
         """Predict every row at every candidate: (rows, features)."""
@@ -148,8 +152,8 @@ def score_predictions(
         scored = _mean_at(predictive, _draws(criterion.random_state, states, candidates.heads).to(dtype))
     if KindType.BINARY in candidates.all_types:
         binary = candidates.types == KindType.BINARY
-        shots = candidates.shots[binary]
-        probabilities = model.calibration.probability(scored[:, binary], shots)
+        shots, std = candidates.shots[binary], predictive.std[:, binary]
+        probabilities = model.calibration.probability(scored[:, binary], std, shots)
         scored = scored.clone()
         scored[:, binary] = probabilities.to(dtype)
     if KindType.CLICK in candidates.all_types:
@@ -175,7 +179,7 @@ def _relevance(model: ModelState, candidates: Candidates, predictive: Predictive
     factor = _calibration_factor(model, candidates, COVERAGE).to(dtype)
     liked: Tensor = torch.special.ndtr((mean - RELEVANT_RATING) / (factor * predictive.std))
     if KindType.BINARY in candidates.all_types:
-        probability = model.calibration.probability(mean, shots).to(dtype)
+        probability = model.calibration.probability(mean, predictive.std, shots).to(dtype)
         liked = torch.where(candidates.types == KindType.BINARY, probability, liked)
     if KindType.CLICK in candidates.all_types:
         click = model.calibration.click_probability(mean, shots).to(dtype)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.clicks import LEAST_CHANCE, click_log_odds, is_click
-from headstart.core.likelihood import soft_logit
+from headstart.core.likelihood import binary_logit
 from headstart.core.predictive import Predictive
 from headstart.core.types import interpolate_shots
 from headstart.table.kinds import KindType
@@ -157,10 +157,9 @@ class Calibration:
                     else _weighted_mean(kind_ratios**2, weights).sqrt()
                 )
             if bool(outcome.binary.any()):
-                probability, truth = outcome.predictive.mean[outcome.binary], outcome.truth[outcome.binary]
-                weights = None if outcome.weights is None else outcome.weights[outcome.binary]
-                logits = soft_logit(probability.double(), float(calibration.edge))
-                slope, shift = _platt(logits, truth, share, weights)
+                of_binary = outcome.at(outcome.binary)
+                logits = calibration.logits(of_binary.predictive.mean, of_binary.predictive.std)
+                slope, shift = _platt(logits, of_binary.truth, share, of_binary.weights)
                 calibration.slopes[column:], calibration.shifts[column:] = slope, shift
             clicks = is_click(kinds)
             if bool(clicks.any()):
@@ -232,11 +231,24 @@ class Calibration:
         factors = self.table.factors
         return float(factors[kind, min(shots, factors.shape[1] // 2 - 1), USUAL_LEVEL])
 
-    def probability(self, probability: Tensor, shots: Tensor) -> Tensor:
-        """Correct the ``probability`` (…, features) of binary features with ``shots`` (features,)."""
+    @cached_property
+    def spread(self) -> float | None:
+        """The usual standard deviation of 0 and 1 that are predicted as numbers; None: as probabilities."""
+        rarer = float(self.edge) / _EDGE_SHARE
+        return (rarer * (1 - rarer)) ** 0.5 if float(self.edge) > _EDGE else None
+
+    def logits(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Return the logits of binary predictions (n,), in double precision; see ``binary_logit``."""
+        logits: Tensor = binary_logit(mean.double(), std.double(), float(self.edge), self.spread)
+        return logits
+
+    def probability(self, mean: Tensor, std: Tensor, shots: Tensor) -> Tensor:
+        """Return the corrected probabilities of binary features with ``shots`` (features,): (…, features).
+
+        ``mean`` and ``std`` (…, features) are those of their predictions.
+        """
         slope, shift = self.logit_terms(shots)
-        logits: Tensor = soft_logit(probability, float(self.edge))
-        return torch.sigmoid(logits * slope + shift)
+        return torch.sigmoid(self.logits(mean, std) * slope + shift)
 
     def click_probability(self, probability: Tensor, shots: Tensor) -> Tensor:
         """Correct the ``probability`` (…, features) of clicks on features with ``shots`` (features,)."""

@@ -143,10 +143,11 @@ class _Trial:
         with compute_on(device):
             states = part.adapter.refine(knowledge.states)
             heads = part.adapter.adapt(batch, states)
-            mean = predict_cells(heads, states, targets, batch.kinds, knowledge.likelihood).mean.cpu()
+            predictive = predict_cells(heads, states, targets, batch.kinds, knowledge.likelihood)
+            mean, std = predictive.mean.cpu(), predictive.std.cpu()
         batch, targets = move(batch, CPU), move(targets, CPU)
         lines, cells = targets.lines, batch.cells
-        probability = part.calibration.probability(mean, batch.shots[lines]).double().clamp(1e-6, 1)
+        probability = part.calibration.probability(mean, std, batch.shots[lines]).clamp(1e-6, 1)
         answer = torch.from_numpy(self.table.groups)[lines] * targets.width + targets.index
         count = torch.bincount(cells.lines, cells.values.double(), minlength=len(cells))
         truth = targets.weighted(targets.values).double()
