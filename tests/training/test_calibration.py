@@ -221,7 +221,9 @@ def test_numbers_with_small_errors_have_steeper_logits() -> None:
     np.testing.assert_allclose(plain, expected, rtol=1e-4, atol=1e-6)
     probabilities = tossed(40, 1.0, -1.0, False)
     logistic = Calibration.fit({0: probabilities}, (0,), by_level=True)
-    chances = [logistic.probability(probabilities.predictive.mean, none + std, none) for std in (usual, small)]
+    chances = [
+        logistic.probability(probabilities.predictive.mean, none + std, none) for std in (usual, small)
+    ]
     assert torch.equal(*chances)  # those of a logistic link know the errors already
 
 
