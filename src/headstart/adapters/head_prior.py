@@ -483,15 +483,14 @@ class HeadPrior(nn.Module):
         ``metadata`` (…, width) and ``kinds`` (…) describe the features; ``known`` (…) are their positions in
         the backbone, negative for new features.
         """
-        means = np.zeros((*known.shape, 2, self.size))
-        if (known < 0).any():
-            means[..., 0, :] = self.describe(metadata, kinds) @ self.base.detach().numpy()
-            means[..., 1, :] = self.plain_mean.numpy()
-        if (known >= 0).any():
-            narrow = self.known_means.numpy()[known[known >= 0]]
-            known_means = np.zeros((len(narrow), 2, self.size))
-            known_means[..., : narrow.shape[-1] - 1], known_means[..., -1] = narrow[..., :-1], narrow[..., -1]
-            means[known >= 0] = known_means
+        means, in_backbone = np.zeros((*known.shape, 2, self.size)), known >= 0
+        if in_backbone.any():
+            narrow = self.known_means.numpy()[known]
+            means[..., : narrow.shape[-1] - 1], means[..., -1] = narrow[..., :-1], narrow[..., -1]
+        if not in_backbone.all():
+            new = [self.describe(metadata, kinds) @ self.base.detach().numpy(), self.plain_mean.numpy()]
+            new_means = np.stack(np.broadcast_arrays(*new), -2)
+            means = np.where(in_backbone[..., None, None], means, new_means)
         return means
 
     def mean(self, batch: FeatureBatch, description: Tensor | None = None) -> Tensor:

@@ -295,23 +295,37 @@ class ObservedRows(ABC):
         so that a row of only large values does not count as a row of errors. A click is an observation of 1.
         Ratings get 0.
         """
+        xp, (binary, real, weights) = namespace(self.values), self.masks
+        values = weights
+        if binary is None and real is None:
+            weights = self.aged(weights)
+            return weights, weights
+        mean, second = self.outputs(now)
+        if binary is not None:
+            bound = jaakkola_slope(xp.sqrt(at_least(second, 0.0)))  # tightest at √E[(u·v + b)²]
+            weights = xp.where(binary, bound, weights)
+            values = xp.where(binary, self.values - 0.5, values)
+        if real is not None:
+            uncertainty, squared = at_least(second - mean**2, 0.0), (self.values - mean) ** 2
+            if new:
+                squared = squared / (1 / self.precision + uncertainty)
+            else:
+                squared = (squared + uncertainty) * self.precision
+            winsorised = self.precision * (_MAX_SQUARED_RESIDUAL / at_least(squared, _MAX_SQUARED_RESIDUAL))
+            weights = xp.where(real, winsorised, weights)
+            values = xp.where(real, winsorised * self.values, values)
+        return self.aged(weights), self.aged(values)
+
+    @cached_property
+    def masks(self) -> tuple[AnyArray | None, AnyArray | None, AnyArray]:
+        """The masks of binary and of real observations, None if there are none, and the weights of clicks.
+
+        The weights (n,) are 0 for other kinds.
+        """
         xp = namespace(self.values)
         binary, real = self.kinds == KindType.BINARY, self.kinds == KindType.REAL
         clicks = xp.where(is_click(self.kinds), self.precision, xp.zeros_like(self.precision))
-        if not bool((binary | real).any()):
-            weights = self.aged(clicks)
-            return weights, weights
-        mean, second = self.outputs(now)
-        bound = jaakkola_slope(xp.sqrt(at_least(second, 0.0)))  # tightest at √E[(u·v + b)²]
-        uncertainty, squared = at_least(second - mean**2, 0.0), (self.values - mean) ** 2
-        if new:
-            squared = squared / (1 / self.precision + uncertainty)
-        else:
-            squared = (squared + uncertainty) * self.precision
-        winsorised = self.precision * (_MAX_SQUARED_RESIDUAL / at_least(squared, _MAX_SQUARED_RESIDUAL))
-        weights = xp.where(real, winsorised, binary * bound)
-        values = xp.where(real, winsorised * self.values, binary * (self.values - 0.5))
-        return self.aged(weights + clicks), self.aged(values + clicks)
+        return binary if bool(binary.any()) else None, real if bool(real.any()) else None, clicks
 
     def terms(self, now: RowPosterior, rating_weights: AnyArray) -> tuple[AnyArray, AnyArray]:
         """Return weight and weight · value of all observations; ratings have the ``rating_weights`` (n,)."""
@@ -411,13 +425,14 @@ class SingleRow(ObservedRows):
     """
 
     def __init__(self, row: OneRow, zeros: tuple[Array, float] | None = None) -> None:
-        self.values, self.weights = weigh_click_values(row.values, row.weights, row.kinds)
-        self.kinds = row.kinds
+        self.values, self.weights, self.kinds = row.values, row.weights, row.kinds
+        self.has_row_weights = _have_row_weights(row.kinds)
+        if self.has_row_weights:
+            self.values, self.weights = weigh_click_values(row.values, row.weights, row.kinds)
         if zeros is not None:
             self.zeros = estimate_exposure(is_click(row.kinds).sum(), zeros[1]) * zeros[0]
         self.heads, self.covariance = row.heads, row.covariance
         self.precision = 1 / row.noise.astype(np.float64)
-        self.has_row_weights = _have_row_weights(row.kinds)
 
     def sums(self, weights: Array, values: Array) -> tuple[Array, Array]:
         """Compute sums by a Gram matrix of the heads and a product with their covariances."""
@@ -428,7 +443,7 @@ class SingleRow(ObservedRows):
     def outputs(self, now: RowPosterior) -> tuple[Array, Array]:
         """Compute outputs by products of the heads with the row's moments."""
         moments = now.moments()
-        doubled = packed.pack(moments + np.tril(moments, -1)).astype(self.covariance.dtype)
+        doubled = (packed.pack(moments) * packed.trace_weights_one(len(moments))).astype(self.covariance.dtype)
         second = ((self.heads @ moments) * self.heads).sum(1) + self.covariance @ doubled
         return self.heads[:, :-1] @ now.mean + self.heads[:, -1], second
 
@@ -502,7 +517,8 @@ def row_posterior(
 
 def _equal(terms: tuple[AnyArray, AnyArray], others: tuple[AnyArray, AnyArray]) -> bool:
     """Return whether two sums of terms are equal, as those of reals without outliers are after one pass."""
-    return all(bool((part == other).all()) for part, other in zip(terms, others, strict=True))
+    (total, linear), (other_total, other_linear) = terms, others
+    return bool((linear == other_linear).all()) and bool((total == other_total).all())
 
 
 def row_contributions(

@@ -61,6 +61,8 @@ class Signature(nn.Module):
         self.register_buffer("ends", torch.tensor([0.0, 20.0]))
         self.shrinkage_count: Tensor  # (): the count with a shrinkage factor of one half
         self.register_buffer("shrinkage_count", torch.tensor(1.0))
+        # The buffers in numpy, with the versions that they are views of.
+        self._arrays: tuple[list[tuple[int, int]], list[Array]] | None = None
 
     @property
     def size(self) -> int:
@@ -73,12 +75,16 @@ class Signature(nn.Module):
 
     def of_one(self, features: Array) -> Array:
         """Compute the signature of one row that observed the ``features``, in numpy: (2 + length,)."""
-        count, (low, high) = len(features), self.ends.tolist()
-        sums = self.table.numpy().take(features, axis=0).sum(0, dtype=np.float64)
-        logarithm = np.array([min(max(math.log1p(count), low), high)])
-        raw = np.concatenate([logarithm, sums / max(1, count) ** 0.5])
-        share = count / (count + self.shrinkage_count.item())
-        return np.concatenate([_ONE, (raw - self.centre.numpy()) / self.scale.numpy() * share])
+        buffers = (self.table, self.centre, self.scale, self.ends, self.shrinkage_count)
+        versions = [(id(buffer), buffer._version) for buffer in buffers]
+        if self._arrays is None or self._arrays[0] != versions:
+            self._arrays = versions, [buffer.numpy() for buffer in buffers]
+        table, centre, scale, (low, high), shrinkage_count = self._arrays[1]
+        count, raw = len(features), np.empty(self.length + 1)
+        raw[0] = min(max(math.log1p(count), low), high)
+        np.divide(table.take(features, axis=0).sum(0, dtype=np.float64), max(1, count) ** 0.5, out=raw[1:])
+        share = count / (count + float(shrinkage_count))
+        return np.concatenate([_ONE, (raw - centre) / scale * share])
 
     def differences(self, cells: Cells) -> Tensor:
         """Compute standardised differences from the mean row, without shrinkage: (rows, 1 + length)."""

@@ -169,6 +169,12 @@ def trace_weights(size: int, device: torch.device, dtype: torch.dtype) -> Tensor
     return torch.where(down == across, 1.0, 2.0).to(dtype)
 
 
+@cache
+def trace_weights_one(size: int) -> Array:
+    """Return ``trace_weights`` in numpy."""
+    return trace_weights(size, _CPU, torch.float64).numpy()
+
+
 def affine_quadratic_form(vectors: Tensor, matrix: Tensor) -> Tensor:
     """Compute [v; 1]ᵀ·M·[v; 1] of all ``vectors`` (n, size − 1) with one ``matrix`` (size, size): (n,).
 

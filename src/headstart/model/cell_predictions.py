@@ -179,7 +179,7 @@ def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> Ce
         return CellPrediction(
             *(float(part[0, 0]) for part in (prediction.mean, prediction.std, *prediction.interval(level)))
         )
-    state = model.row_store.head_inputs(np.array([position]), "current").state()
+    state = model.row_store.state(position)
     mean, std = predict_cell(_head_of(model, name, kind), state, kind, likelihood)
     calibration = model.calibration
     table = calibration.table

@@ -9,6 +9,7 @@ they consist of, and computes only the terms that differ.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -18,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.adapters.base import Adapter, ContextStack, HeadSums, OneContext, OneFeature
+from headstart.core.types import RowStates
 from headstart.model.features import Feature
-from headstart.model.rows import RowStore, Version
+from headstart.model.persistent import Arena
+from headstart.model.rows import RowStore
 
 _MAX_BYTES = 2**26  # of all remembered sums, approximately
 _MIN_SHOTS = 8  # of a context that is worth remembering
@@ -29,17 +32,17 @@ _MIN_REMAINDER = 1e-4  # of a sum of precisions after a subtraction, which loses
 
 
 class ContextOf(NamedTuple):
-    """A feature and its context, without the states of the rows; ``context`` adds them."""
+    """A feature and its context, with the slots of the rows' states; ``context`` adds the states."""
 
     feature: OneFeature
     rows: NDArray[Any]  # (n,): ascending
-    stamps: NDArray[np.int64]  # (n,): of the rows' states (``RowStore.stamps``)
+    slots: NDArray[np.int64]  # (n,): of the rows' states in the arena of the row store
     values: NDArray[np.float64]  # (n,): on the models' scale
     weights: NDArray[np.float64] | None  # (n,): None: all 1
 
-    def context(self, row_store: RowStore, version: Version, *, code: bool) -> OneContext:
-        """Return the context with a version of the rows' states."""
-        inputs = row_store.head_inputs(self.rows, version, code=code)[:4]
+    def context(self, row_store: RowStore, *, code: bool) -> OneContext:
+        """Return the context with the rows' states."""
+        inputs = row_store.head_inputs(self.slots, code=code)[:4]
         kind, metadata, known, exposure = self.feature
         return OneContext(
             int(kind), metadata, int(known), self.values, *inputs, self.weights, float(exposure)
@@ -49,7 +52,7 @@ class ContextOf(NamedTuple):
         """Return only the ``chosen`` observations."""
         return self._replace(
             rows=self.rows[chosen],
-            stamps=self.stamps[chosen],
+            slots=self.slots[chosen],
             values=self.values[chosen],
             weights=None if self.weights is None else self.weights[chosen],
         )
@@ -77,7 +80,7 @@ class ContextOf(NamedTuple):
         at = np.minimum(other.rows.searchsorted(self.rows), len(other.rows) - 1)
         same = (
             (other.rows[at] == self.rows)
-            & (other.stamps[at] == self.stamps)
+            & (other.slots[at] == self.slots)
             & (other.values[at] == self.values)
         )
         if self.weights is not None or other.weights is not None:
@@ -89,6 +92,7 @@ class ContextOf(NamedTuple):
 
 class _Remembered(NamedTuple):
     adapter: Adapter
+    arena: weakref.ref[Arena[RowStates]]  # which the slots of the context belong to
     context: ContextOf
     sums: HeadSums
 
@@ -122,22 +126,21 @@ class ContextMemory:
         features: Sequence[Feature],
         contexts: Sequence[ContextOf],
         row_store: RowStore,
-        version: Version,
     ) -> list[HeadSums]:
-        """Return the sums over the ``contexts`` of features, with a version of the states of their rows."""
-        wanted = _WantedSums(adapter, row_store)
+        """Return the sums over the ``contexts`` of features."""
+        wanted, arena = _WantedSums(adapter, row_store), weakref.ref(row_store.arena)
         plans: list[tuple[HeadSums | None, int, int | None]] = []  # old sums, and terms to add and subtract
         for feature, context in zip(features, contexts, strict=True):
             old = self._remembered.get(feature.name)
             differences = None
-            if old is not None and old.adapter is adapter and context.same_feature(old.context):
+            if old is not None and old.adapter is adapter and old.arena == arena:
                 differences = _differences(old.context, context)
             if old is None or differences is None:
-                plans.append((None, wanted.want(context, None, version), None))
+                plans.append((None, wanted.want(context), None))
                 continue
             added, gone = differences
-            less = wanted.want(old.context, gone, "fit") if len(gone) else None
-            plans.append((old.sums, wanted.want(context, added, version), less))
+            less = wanted.want(old.context.take(gone)) if len(gone) else None
+            plans.append((old.sums, wanted.want(context.take(added)), less))
         terms, results = wanted.compute(), []
         for feature, context, (before, more, less) in zip(features, contexts, plans, strict=True):
             sums = terms[more] if before is None else before.add(terms[more])
@@ -145,11 +148,11 @@ class ContextMemory:
                 whole, sums = sums, sums.add(terms[less], -1)
                 if sums.total[-1] < _MIN_REMAINDER * whole.total[-1]:  # the sum of the precisions
                     again = _WantedSums(adapter, row_store)
-                    again.want(context, None, version)
+                    again.want(context)
                     (sums,) = again.compute()
             results.append(sums)
             if len(context.rows) >= _MIN_SHOTS:
-                self._remember(feature.name, _Remembered(adapter, context, sums))
+                self._remember(feature.name, _Remembered(adapter, arena, context, sums))
         return results
 
     def _remember(self, name: str, new: _Remembered) -> None:
@@ -163,11 +166,11 @@ class ContextMemory:
 
 
 def _differences(before: ContextOf, context: ContextOf) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Return the observations to add and to subtract; None if this is slow, or states do not exist."""
+    """Return the observations to add and to subtract; None if there are too many, or features differ."""
+    if not context.same_feature(before):
+        return None
     added, gone = context.differences(before)
-    if 2 * (len(added) + len(gone)) > len(context.rows) or before.stamps[gone].any():
-        return None  # states since fit may not exist any more
-    return added, gone
+    return None if 2 * (len(added) + len(gone)) > len(context.rows) else (added, gone)
 
 
 class _WantedSums:
@@ -175,40 +178,39 @@ class _WantedSums:
 
     def __init__(self, adapter: Adapter, row_store: RowStore) -> None:
         self._adapter, self._row_store = adapter, row_store
-        self._parts: list[tuple[ContextOf, Version]] = []
+        self._parts: list[ContextOf] = []
 
-    def want(self, context: ContextOf, chosen: NDArray[np.int64] | None, version: Version) -> int:
-        """Ask for the sums over the ``chosen`` observations of a context; return their place."""
-        self._parts.append((context if chosen is None else context.take(chosen), version))
+    def want(self, part: ContextOf) -> int:
+        """Ask for the sums over a part of a context; return their place."""
+        self._parts.append(part)
         return len(self._parts) - 1
 
     def compute(self) -> list[HeadSums]:
         """Return all sums, in the order in which they were asked for."""
-        results: dict[int, HeadSums] = {}
+        results: list[HeadSums] = []
         for block in self._blocks():
-            contexts, version = [self._parts[place][0] for place in block], self._parts[block[0]][1]
-            sums = self._adapter.sum_contexts(self._stack(contexts, version)).split()
-            results |= zip(block, sums, strict=True)
-        return [results[place] for place in range(len(self._parts))]
+            results += self._adapter.sum_contexts(self._stack(block)).split()
+        return results
 
-    def _blocks(self) -> Iterator[list[int]]:
-        """Yield the places of parts of one version, whose observations fit in the cache."""
-        open_blocks: dict[Version, list[int]] = {}
-        sizes: dict[Version, int] = {}
-        for place, (context, version) in enumerate(self._parts):
-            sizes[version] = sizes.get(version, 0) + len(context.rows)
-            if sizes[version] > _OBSERVATIONS_AT_ONCE and version in open_blocks:
-                yield open_blocks.pop(version)
-                sizes[version] = len(context.rows)
-            open_blocks.setdefault(version, []).append(place)
-        yield from open_blocks.values()
+    def _blocks(self) -> Iterator[list[ContextOf]]:
+        """Yield blocks of parts, whose observations fit in the cache."""
+        block: list[ContextOf] = []
+        size = 0
+        for part in self._parts:
+            size += len(part.rows)
+            if size > _OBSERVATIONS_AT_ONCE and block:
+                yield block
+                block, size = [], len(part.rows)
+            block.append(part)
+        if block:
+            yield block
 
-    def _stack(self, contexts: Sequence[ContextOf], version: Version) -> ContextStack:
-        """Return contexts with a version of the states of their rows."""
+    def _stack(self, contexts: Sequence[ContextOf]) -> ContextStack:
+        """Return contexts with the states of their rows."""
         first, *others = contexts
-        rows = np.concatenate([context.rows for context in contexts]) if others else first.rows
+        slots = np.concatenate([context.slots for context in contexts]) if others else first.slots
         values = np.concatenate([context.values for context in contexts]) if others else first.values
-        inputs = self._row_store.head_inputs(rows, version, code=self._adapter.reads_code)[:4]
+        inputs = self._row_store.head_inputs(slots, code=self._adapter.reads_code)[:4]
         weights = None
         if any(context.weights is not None for context in contexts):
             weights = np.concatenate([context.filled_weights for context in contexts])

@@ -706,13 +706,12 @@ class FeatureStore(Mapping[str, Feature]):
         ):
             after._arena = Arena(heads, _MIN_ROOM)
             return after, range(len(heads))
-        slots = self._arena.reserve(len(heads))
+        slots = self._arena.append(heads)
         if slots is None:
             after._grow_arena(len(heads))
-            slots = after._arena.reserve(len(heads))
+            slots = after._arena.append(heads)
             if slots is None:
                 raise RuntimeError("a new arena has no room")
-        after._arena.write(slots, heads)
         return after, slots
 
     def _enter(self, entries: Sequence[Entry]) -> FeatureStore:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -30,17 +29,20 @@ def copy_with(item: Item, **changes: Any) -> Item:
     return after
 
 
-_RESERVING = threading.Lock()  # shared by all arrays and arenas, because one with a lock cannot be copied
+_WRITING = threading.Lock()  # shared by all arrays and arenas, because one with a lock cannot be copied
 
 _ROOM_SHARE = 8  # an array that is extended gets room for an eighth of its entries
+
+_SHORT = 2**18  # bytes of an array that is copied in less time than its changes are looked up
 
 
 class PersistentArray:
     """An immutable array; methods that change it return another one that shares unchanged entries.
 
-    Changes are stored beside a base array. The base is copied only when the number of changes exceeds the
-    square root of its length, so the average cost of a change grows with this root. There is room after the
-    base, in which the first array that is extended writes its further entries.
+    A change of a short array copies it. Changes of a long one are stored beside a base array, which is copied
+    only when their number exceeds the square root of its length, so the average cost of a change grows with
+    this root. There is room after the base, in which the first array that is extended writes its further
+    entries.
 
     >>> one = PersistentArray(np.zeros(5))
     >>> other = one.put(np.array([3]), np.array([7.0]))
@@ -78,7 +80,8 @@ class PersistentArray:
 
     def put(self, positions: NDArray[np.int64], values: NDArray[Any]) -> PersistentArray:
         """Return an array with ``values`` at ``positions``, which must be distinct."""
-        if (len(positions) + len(self._positions)) ** 2 > len(self._base):
+        changes = len(positions) + len(self._positions)
+        if self._base.nbytes <= _SHORT or changes**2 > len(self._base):
             entries = self._base.copy()
             entries[self._positions] = self._values
             entries[positions] = values
@@ -117,7 +120,7 @@ class PersistentArray:
         if not len(more):
             return self
         start, end = len(self), len(self) + len(more)
-        with _RESERVING:
+        with _WRITING:
             if self._room is None or self._room[1][0] != start or end > len(self._room[0]):
                 after = PersistentArray(self.whole())
                 room = np.empty((end + start // _ROOM_SHARE, *self._base.shape[1:]), self._base.dtype)
@@ -146,44 +149,54 @@ class Arena(Generic[Items]):
     """
 
     def __init__(self, items: Items, room: int) -> None:
-        self.items: Items = items.detach().append_zeros(room)
         self.used = len(items)
+        self._hold(items.detach().append_zeros(room))
 
     @classmethod
     def wrap(cls, items: Items, used: int) -> Arena[Items]:
         """Return an arena that shares the memory of ``items``, whose first ``used`` slots are in use."""
         arena = cls.__new__(cls)
-        arena.items, arena.used = items, used
+        arena.used = used
+        arena._hold(items)
         return arena
+
+    def _hold(self, items: Items) -> None:
+        self.items: Items = items
+        # Views of all parts in numpy, with one entry per slot.
+        self.arrays: list[NDArray[Any]] = [part.numpy() for part in items.parts()]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out ``arrays``: copies of these views would not share memory with the copied tensors."""
-        return {name: value for name, value in vars(self).items() if name != "arrays"}
+        return {"items": self.items, "used": self.used}
 
-    @cached_property
-    def arrays(self) -> list[NDArray[Any]]:
-        """Views of all parts as numpy arrays, with one entry per slot."""
-        return [part.numpy() for part in self.items.parts()]
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.used = state["used"]
+        self._hold(state["items"])
 
-    def reserve(self, count: int) -> range | None:
-        """Reserve ``count`` slots for the caller; return None if there is not enough room."""
-        with _RESERVING:
-            if self.used + count > len(self.items):
+    def append(self, items: Items | Sequence[OneHead] | Sequence[OneState]) -> range | None:
+        """Write a batch, or a sequence of single items, to free slots; return None if there are too few."""
+        with _WRITING:
+            slots = range(self.used, self.used + len(items))
+            if slots.stop > len(self.items):
                 return None
-            self.used += count
-            return range(self.used - count, self.used)
+            self._write(slots, items)
+            self.used = slots.stop
+        return slots
 
-    def write(self, slots: range, items: Items | Sequence[OneHead] | Sequence[OneState]) -> None:
-        """Write a batch, or a sequence of single items, to reserved slots."""
+    def extend(self, room: int) -> None:
+        """Move the items to larger tensors with ``room`` more slots; the slots of the items stay."""
+        with _WRITING:
+            self._hold(self.items.append_zeros(room))
+
+    def _write(self, slots: range, items: Items | Sequence[OneHead] | Sequence[OneState]) -> None:
         if isinstance(items, (Heads, RowStates)):
             items = items.dense() if isinstance(items, Heads) else items
             for target, source in zip(self.items.parts(), items.detach().parts(), strict=True):
                 target[slots.start : slots.stop] = source
             return
-        arrays = self.arrays
         for slot, item in zip(slots, items, strict=True):
             numbers = (part for part in item if part is not None)
-            for array, number in zip(arrays, numbers, strict=True):
+            for array, number in zip(self.arrays, numbers, strict=True):
                 array[slot] = number
 
     def take(self, slots: Tensor | slice) -> Items:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,8 +29,6 @@ _MIN_ROOM, _ROOM_SHARE = 1024, 8  # free slots of a new arena: at least 1024, an
 
 Version = Literal["current", "reference", "fit"]  # of the state of a row: see ``RowStore``
 
-_STAMPS = itertools.count(1)  # of new states: see ``RowStore.stamps``
-
 _MIN_RELIABILITY = 0.05  # of a row's activation; avoids division by almost zero
 
 _MIN_GAIN = 0.01  # fraction of the leave-one-out error that metadata must explain; less is often chance
@@ -47,11 +44,6 @@ class HeadInputs(NamedTuple):
     noise: NDArray[Any] | None = None  # (rows,)
     variance: NDArray[Any] | None = None  # (rows, width)
     exposure: NDArray[Any] | None = None  # (rows,)
-
-    def state(self) -> OneState:
-        """Return the state of a single row, without its code."""
-        optional = (None if part is None else part[0] for part in self[2:])
-        return OneState(self.activation[:0], self.activation[:0], self.activation[0], *optional)
 
 
 class RowStore:
@@ -85,7 +77,6 @@ class RowStore:
 
     def _share_slots(self, slots: NDArray[np.int64]) -> None:
         self._slots = self._references = self._fitted = PersistentArray(slots)
-        self._stamps = self._fitted_stamps = PersistentArray(np.zeros(len(slots), np.int64))
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -127,32 +118,31 @@ class RowStore:
         """Return the states in these slots, including states that belong to no row any more."""
         return self._arena.take(slots)
 
-    def head_inputs(
-        self,
-        rows: NDArray[np.int64],
-        version: Version,
-        *,
-        code: bool = False,
-    ) -> HeadInputs:
-        """Return the inputs of heads at rows in numpy; None for parts that states lack."""
-        slots, arrays = self._slots_of(version).take(rows), self._arena.arrays
+    def version_slots(self, rows: NDArray[np.int64], version: Version) -> NDArray[np.int64]:
+        """Return the slots of a version of the states of ``rows`` in ``arena``: (n,)."""
+        return self._slots_of(version).take(rows)
+
+    @property
+    def arena(self) -> Arena[RowStates]:
+        """The arena of the states, in which a slot always has the same state."""
+        return self._arena
+
+    def head_inputs(self, slots: NDArray[np.int64], *, code: bool = False) -> HeadInputs:
+        """Return the inputs of heads at the states in ``slots``, in numpy; None for parts that they lack."""
+        arrays = self._arena.arrays
         codes = arrays[0].take(slots, axis=0) if code else None
         return HeadInputs(codes, *(part.take(slots, axis=0) for part in arrays[2:]))
 
-    def activations(
-        self, rows: NDArray[np.int64], version: Version
-    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Return the activations (n, width) and, if states have it, the noise (n,) of rows in numpy."""
-        slots, arrays = self._slots_of(version).take(rows), self._arena.arrays
+    def state(self, row: int) -> OneState:
+        """Return the current state of one row, without its code."""
+        (slot,) = self._slots.take(np.array([row]))
+        code, _, *parts = self._arena.arrays
+        return OneState(code[:0, 0], code[:0, 0], *(part[slot] for part in parts))
+
+    def activations(self, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Return the activations (n, width) and, if states have it, the noise (n,) in ``slots``, in numpy."""
+        arrays = self._arena.arrays
         return arrays[2].take(slots, axis=0), arrays[3].take(slots) if len(arrays) > 3 else None
-
-    def stamps(self, rows: NDArray[np.int64], version: Version) -> NDArray[np.int64]:
-        """Return numbers that identify the references, or states of the fit, of ``rows``: (n,).
-
-        States of a row with the same number are equal, in all stores that were derived from one. The state of
-        the fit of a row that all these stores have is 0.
-        """
-        return (self._fitted_stamps if version == "fit" else self._stamps).take(rows)
 
     def are_as_fitted(self, rows: NDArray[np.int64]) -> bool:
         """Return whether the references of these rows are their states of the fit."""
@@ -206,13 +196,8 @@ class RowStore:
         """Return a store with these references of ``rows``."""
         after = self._copy()
         slots = after._write(states)
-        after._set_references(rows, slots)
+        after._references = after._references.put(rows, slots)
         return after
-
-    def _set_references(self, rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        """Let ``rows`` have new references in ``slots``; only for a copy that is not yet in use."""
-        self._references = self._references.put(rows, slots)
-        self._stamps = self._stamps.put(rows, np.full(len(rows), next(_STAMPS)))
 
     def reset(self, rows: NDArray[np.int64], *, current: bool) -> RowStore:
         """Return a store in which ``rows`` of the fitted table have the references of the fit again.
@@ -223,7 +208,6 @@ class RowStore:
         after = self._copy()
         slots = self._fitted.take(rows)
         after._references = after._references.put(rows, slots)
-        after._stamps = after._stamps.put(rows, after._fitted_stamps.take(rows))
         if current:
             after._slots = after._slots.put(rows, slots)
             removed = {*rows.tolist()}
@@ -241,7 +225,7 @@ class RowStore:
     ) -> RowStore:
         """Return a store with these references, states of the fit and observations of ``rows``."""
         after, states = self._copy(), self.__dict__.get("states")
-        after._set_references(rows, after._write(references))
+        after._references = after._references.put(rows, after._write(references))
         after._fitted = after._fitted.put(rows, after._write(fitted))
         after._store(observations)
         if states is not None:
@@ -261,9 +245,6 @@ class RowStore:
         after._slots = after._slots.extend(slots)
         after._references = after._references.extend(slots)
         after._fitted = after._fitted.extend(slots)
-        stamps = np.full(len(names), next(_STAMPS))
-        after._stamps = after._stamps.extend(stamps)
-        after._fitted_stamps = after._fitted_stamps.extend(stamps)
         after.names = Names([*self.names, *names], "row")
         return after
 
@@ -271,9 +252,9 @@ class RowStore:
         """Return a store without a row; the positions of later rows decrease by one."""
         after = self._copy()
         after.names = Names([name for position, name in enumerate(self.names) if position != row], "row")
-        for attribute in ("_slots", "_references", "_fitted", "_stamps", "_fitted_stamps"):
+        for attribute in ("_slots", "_references", "_fitted"):
             setattr(after, attribute, PersistentArray(np.delete(getattr(self, attribute).whole(), row)))
-        after._move(0)  # so that the new arena has no state of the removed row
+        after._move(*after._used_slots(), 0)  # so that the new arena has no state of the removed row
         merged = {**self._base, **self._recent}
         after._base = {other - (other > row): value for other, value in merged.items() if other != row}
         after._recent = {}
@@ -297,22 +278,29 @@ class RowStore:
 
         This modifies the store, so it may be called only on a copy that is not yet in use.
         """
-        slots = self._arena.reserve(len(states))
+        slots = self._arena.append(states)
         if slots is None:
-            self._move(max(_MIN_ROOM, len(self) // _ROOM_SHARE, len(states)))
-            slots = self._arena.reserve(len(states))
+            room = max(_MIN_ROOM, len(self) // _ROOM_SHARE, len(states))
+            used, by_version = self._used_slots()
+            if 2 * len(used) < self._arena.used:
+                self._move(used, by_version, room)
+            else:
+                self._arena.extend(room)
+            slots = self._arena.append(states)
             if slots is None:
-                raise RuntimeError("a new arena has no room")
-        self._arena.write(slots, states)
+                raise RuntimeError("an extended arena has no room")
         return np.arange(slots.start, slots.stop)
 
-    def _move(self, room: int) -> None:
-        """Copy the states in use to a new arena with ``room`` free slots."""
+    def _used_slots(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the slots in use, and the positions among them of each version's slots: (3, rows)."""
         arrays = [slots.whole() for slots in (self._slots, self._references, self._fitted)]
-        used, slots = np.unique(np.concatenate(arrays), return_inverse=True)
+        used, positions = np.unique(np.concatenate(arrays), return_inverse=True)
+        return used, positions.reshape(len(arrays), -1)
+
+    def _move(self, used: NDArray[np.int64], by_version: NDArray[np.int64], room: int) -> None:
+        """Copy the states in use (``_used_slots``) to a new arena with ``room`` free slots."""
         self._arena = Arena(self._arena.take(torch.from_numpy(used)), room)
-        parts = np.split(slots, len(arrays))
-        self._slots, self._references, self._fitted = (PersistentArray(part) for part in parts)
+        self._slots, self._references, self._fitted = (PersistentArray(slots) for slots in by_version)
 
     def _store(self, observations: dict[int, ObservationList]) -> None:
         """Store observations in ``_recent``; merge it into the base once it is long.

@@ -311,12 +311,12 @@ def compute_heads(model: ModelState, features: Sequence[Feature], version: Versi
             continue
         context = contexts[position] = _context_of(model, feature, version)
         if adapter.needs_context(context.kind):
-            heads[position] = _adapt_one(model, feature, context, version)
+            heads[position] = _adapt_one(model, feature, context)
         else:
             summed.append(position)
     of_summed = [contexts[position] for position in summed]
     sums = model.context_memory.sums(
-        adapter, [features[position] for position in summed], of_summed, model.row_store, version
+        adapter, [features[position] for position in summed], of_summed, model.row_store
     )
     try:
         if len(sums) == 1:
@@ -334,7 +334,7 @@ def compute_heads(model: ModelState, features: Sequence[Feature], version: Versi
             continue
         if not math.isfinite(computed.weight.sum() + computed.bias + computed.covariance.sum()):
             raise extreme_feature_error(feature)
-        if _surprises(model, computed, context, version):
+        if _surprises(model, computed, context):
             heads[position] = _widen(model, computed, feature, version)
     return heads
 
@@ -347,30 +347,30 @@ def _context_of(model: ModelState, feature: Feature, version: Version) -> Contex
     return ContextOf(
         OneFeature(np.asarray(kind), feature.metadata, np.asarray(known), np.asarray(exposure)),
         feature.rows,
-        model.row_store.stamps(feature.rows, version),
+        model.row_store.version_slots(feature.rows, version),
         scaled.astype(np.float32).astype(np.float64),
         model.weigh(feature.weights, feature.times),
     )
 
 
-def _adapt_one(model: ModelState, feature: Feature, context: ContextOf, version: Version) -> OneHead:
+def _adapt_one(model: ModelState, feature: Feature, context: ContextOf) -> OneHead:
     """Compute one head that is no function of sums."""
     start = None
     if context.kind == KindType.BINARY and feature.name in model.feature_store:
         before = head_of(model, feature)  # only logistic heads need iterations
         start = np.append(before.weight, before.bias).astype(np.float64)
-    states = context.context(model.row_store, version, code=model.adapter.reads_code)
+    states = context.context(model.row_store, code=model.adapter.reads_code)
     try:
         return model.adapter.adapt_one(states, start)
     except (LinAlgError, ArithmeticError):
         raise extreme_feature_error(feature) from None
 
 
-def _surprises(model: ModelState, head: OneHead, context: ContextOf, version: Version) -> bool:
+def _surprises(model: ModelState, head: OneHead, context: ContextOf) -> bool:
     """Return whether ``widen_surprised`` might widen the head because of a surprising observation."""
     if context.kind in (KindType.BINARY, KindType.CLICK) or not len(context.rows):
         return False
-    activation, noise = model.row_store.activations(context.rows, version)
+    activation, noise = model.row_store.activations(context.slots)
     factor = model.calibration.one_factor(len(context.rows), context.kind)
     distance = context.values - (activation @ head.weight.astype(np.float32) + head.bias)
     limit = (SURPRISING * factor) ** 2 * 0.999 * head.noise  # rounding may differ
@@ -750,7 +750,7 @@ def _forecast(model: ModelState, triples: Triples) -> Forecast:
 def _forecast_one(model: ModelState, triples: Triples) -> Forecast:
     """Predict a single observation as ``_forecast`` does, if ``has_single_forms``."""
     feature, kind = triples.features[0], model.kind_of(triples.features[0])
-    state = model.row_store.head_inputs(triples.rows, "current").state()
+    state = model.row_store.state(int(triples.rows[0]))
     binary = kind == KindType.BINARY
     mean, std = predict_cell(head_of(model, feature), state, kind, model.knowledge.likelihood)
     factor = model.calibration.one_factor(feature.shots, kind)

@@ -317,10 +317,8 @@ class SavedEntries(Mapping[str, Entry]):
         if self.references:
             names = ("weight", "bias", "covariance", "noise")
             references = Heads(**{name: self.references.get(name) for name in names})  # type: ignore[arg-type]
-            claimed = arena.reserve(len(references))
-            if claimed is None:
+            if arena.append(references) is None:
                 raise ValueError("there is no room for its references")
-            arena.write(claimed, references)
         return FeatureStore.from_entries(self, arena, slots, scales, backbone_features)
 
     def _scales(self) -> NDArray[np.void]:
