@@ -37,7 +37,6 @@ _PLACES = {
     "predicted_cells_per_block": "core.types:_CELLS_AT_ONCE",
     "local_numbers_per_block": "core.neighbours:_NUMBERS_AT_ONCE",
     "grid_cost": "backbones.pvae:GRID_COST",
-    "row_posterior_block": "backbones.factorisation:_NUMBERS_AT_ONCE",
     "signature_quantile_rows": "backbones.signature:_QUANTILE_ROWS",
     "signature_shrinkage_rows": "backbones.signature:_SHRINKAGE_ROWS",
     "baseline_numbers_per_part": "adapters.baselines:_WORK_AT_ONCE",

@@ -53,7 +53,7 @@ COUNTS = [2, 5, 0, 3, 9, 12, 1]
 @pytest.mark.parametrize("budget", [1, 1 << 20])
 def test_a_row_is_the_same_alone_and_in_company(kinds: list[KindType], budget: int, limits: Limits) -> None:
     """Also a row of ratings beside rows of other kinds, which take more passes."""
-    limits(row_posterior_block=budget)
+    limits(block_bytes=budget)
     cells, known_heads, every = world(kinds, COUNTS)
     own = torch.full((FEATURES,), -1)
     model = backbone(every)

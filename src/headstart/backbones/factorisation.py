@@ -37,14 +37,14 @@ from headstart.core.networks import initial_tensor
 from headstart.core.types import Description, Heads, OneRow, OneState, RowParts, RowPrior, RowStates
 from headstart.linalg.array_ops import Array, namespace
 from headstart.linalg.packed import inverse, outer_products, pack, unpack
-from headstart.linalg.ragged import groups_of_similar_counts
+from headstart.linalg.ragged import line_blocks
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.table.margins import VALUE_TYPES
 
 _LARGE = 20_000  # features from which the default factorisation is smaller, to save memory
 
-_NUMBERS_AT_ONCE = 1 << 20  # second moments gathered for one block of rows, which should fit in the cache
+_COPIES = 4 * 8  # bytes of the copies of each number of a row's heads or moments, in double precision
 
 
 class FactorisationConfig(BackboneConfig):
@@ -227,18 +227,16 @@ class Factorisation(Backbone):
         if not len(cells):
             return self.batch_states(known)
         heads, width = heads.dense(), heads.weight.shape[1] + 1
-        parts, order = [], []
-        for group in groups_of_similar_counts(cells.counts, width, budget=_NUMBERS_AT_ONCE):
-            signature = self.signature(known.take(group)).double()
-            rows = SparseRows(cells.take(group), heads, kinds, self.trained_zeros)
+        parts = []
+        for lines, block in line_blocks(cells, per_line=_COPIES * width**2, per_cell=_COPIES * width):
+            signature = self.signature(known.block(lines.start, lines.stop)).double()
+            rows = SparseRows(block, heads, kinds, self.trained_zeros)
             prior = self.factor_prior(
-                signature, cells.counts[group], None if row_prior is None else row_prior.take(group)
+                signature, block.counts, None if row_prior is None else row_prior.take(lines)
             )
             posterior = row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
-            states = self._states(posterior, signature, cells.take(group), kinds)
-            parts.append(states.to(self.weight.dtype))
-            order.append(group)
-        return RowStates.concatenate(parts).take(torch.argsort(torch.cat(order)))
+            parts.append(self._states(posterior, signature, block, kinds).to(self.weight.dtype))
+        return RowStates.concatenate(parts)
 
     def _state_from_heads(
         self, cells: Cells, known: Cells, heads: Heads, kinds: Tensor, row_prior: RowPrior | None

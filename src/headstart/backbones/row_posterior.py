@@ -14,7 +14,7 @@ The formulas work on tensors with a leading dimension of rows, and on numpy arra
 products over observations depend on the storage of the observations:
 
 - ``RowBatch``: rows × features as a sparse matrix beside the moments of all features, for many rows;
-- ``SparseRows``: the same with covariances beside padded heads, in double precision, for some rows;
+- ``SparseRows``: the same with covariances beside heads, in double precision, for some rows;
 - ``SingleRow``: one row in numpy, because the overhead of tensors exceeds the arithmetic.
 """
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,8 +43,6 @@ from headstart.linalg.array_ops import Array, at_least, jaakkola_slope, namespac
 from headstart.linalg.packed import append_one, outer_products, unpack
 from headstart.linalg.ragged import (
     column_sums,
-    pad,
-    positions_in_line,
     sampled_products,
     segment_sum,
     segment_weighted_sum,
@@ -393,25 +392,35 @@ class SparseRows(ObservedRows):
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
         self.precision = 1 / noise.index_select(0, cells.index).double()
         self.covariance = heads.packed_covariance  # (features, packed)
-        # (rows, most, latent + 1): in the order of the observations
-        self.heads = pad(heads.stacked.index_select(0, cells.index).double(), cells)
+        self.heads = heads.stacked.index_select(0, cells.index).double()  # (n, latent + 1)
+        ends = cells.indptr.tolist()
+        self.parts = [slice(start, end) for start, end in pairwise(ends)]  # the observations of each row
         self.has_row_weights = _have_row_weights(self.kinds)
 
     def sums(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute sums by Gram matrices of the heads, and a sparse product with the covariances."""
-        scaled = self.heads * pad(weights.sqrt(), self.cells)[:, :, None]
-        total = packed.pack(scaled.mT @ scaled)
-        total += segment_weighted_sum(self.covariance, self.cells, weights.to(self.covariance.dtype))
-        return total, (pad(values, self.cells)[:, None] @ self.heads)[:, 0]
+        rows, size = len(self.parts), self.heads.shape[1]
+        heads, numbers = self.heads.numpy(), values.numpy()
+        scaled = (self.heads * weights.sqrt()[:, None]).numpy()
+        total, linear = np.empty((rows, size, size)), np.empty((rows, size))
+        for row, part in enumerate(self.parts):
+            np.matmul(scaled[part].T, scaled[part], out=total[row])
+            np.matmul(numbers[part], heads[part], out=linear[row])
+        from_covariances = segment_weighted_sum(
+            self.covariance, self.cells, weights.to(self.covariance.dtype)
+        )
+        return torch.from_numpy(packed.pack(total)) + from_covariances, torch.from_numpy(linear)
 
     def outputs(self, now: RowPosterior) -> tuple[Tensor, Tensor]:
         """Compute outputs by products of the heads with the rows' moments."""
-        lines, positions = self.cells.lines, positions_in_line(self.cells)
-        mean = append_one(now.mean)[:, None] @ self.heads.mT  # a sixth of the time of matrix · vector
-        moments = unpack(now.moments(), self.heads.shape[-1])
-        second = ((self.heads @ moments) * self.heads).sum(2)[lines, positions]
+        mean = (self.heads * append_one(now.mean)[self.cells.lines]).sum(1)
+        heads, moments = self.heads.numpy(), unpack(now.moments(), self.heads.shape[1]).numpy()
+        products = np.empty(heads.shape)
+        for row, part in enumerate(self.parts):
+            np.matmul(heads[part], moments[row], out=products[part])
         doubled = _doubled_moments(now).to(self.covariance.dtype)
-        return mean[lines, 0, positions], second + sampled_products(doubled, self.covariance, self.cells)
+        second = torch.from_numpy((products * heads).sum(1))
+        return mean, second + sampled_products(doubled, self.covariance, self.cells)
 
     def by_row(self, *numbers: Tensor) -> tuple[Tensor, ...]:
         """Sum each array of ``numbers`` (n,) over the observations of each row: (rows,)."""
@@ -443,7 +452,9 @@ class SingleRow(ObservedRows):
     def outputs(self, now: RowPosterior) -> tuple[Array, Array]:
         """Compute outputs by products of the heads with the row's moments."""
         moments = now.moments()
-        doubled = (packed.pack(moments) * packed.trace_weights_one(len(moments))).astype(self.covariance.dtype)
+        doubled = (packed.pack(moments) * packed.trace_weights_one(len(moments))).astype(
+            self.covariance.dtype
+        )
         second = ((self.heads @ moments) * self.heads).sum(1) + self.covariance @ doubled
         return self.heads[:, :-1] @ now.mean + self.heads[:, -1], second
 

@@ -145,7 +145,7 @@ class RowPrior:
     shift: Tensor  # (rows, width): added to the backbone's prior mean
     covariance: Tensor  # (width, width): replaces the backbone's prior covariance
 
-    def take(self, rows: Tensor) -> RowPrior:
+    def take(self, rows: Tensor | slice) -> RowPrior:
         """Return the prior of these rows."""
         return RowPrior(self.shift[rows], self.covariance)
 

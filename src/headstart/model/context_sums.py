@@ -70,7 +70,8 @@ class ContextOf(NamedTuple):
     def same_feature(self, other: ContextOf) -> bool:
         """Return whether both contexts are those of features with equal kinds and metadata."""
         one, two = self.feature, other.feature
-        return (one.kind, one.known) == (two.kind, two.known) and np.array_equal(one.metadata, two.metadata)
+        same_metadata = one.metadata is two.metadata or np.array_equal(one.metadata, two.metadata)
+        return same_metadata and (one.kind, one.known) == (two.kind, two.known)
 
     def differences(self, other: ContextOf) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the positions of observations in ``self`` but not in ``other``, and the opposite.
