@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -130,7 +131,11 @@ def test_imputations_keep_what_was_observed() -> None:
             for row, value in table.observations_of(feature).items():
                 assert frame.loc[row, feature] == value
     filled = ~imputations.observed
-    assert (imputations.values[0][filled] != imputations.values[1][filled]).mean() > 0.9
+    # Two draws on a scale of five differ as often as their probabilities say.
+    prediction = model.predict()
+    equal = np.stack([(prediction.probabilities(name) ** 2).sum(1) for name in model.features], axis=1)
+    differ = (imputations.values[0][filled] != imputations.values[1][filled]).mean()
+    assert differ == pytest.approx(1 - equal[filled].mean(), abs=0.05)
     part = model.impute(m=2, rows=["u3", "u1"], features=["f2"])
     assert part[0].index.tolist() == ["u3", "u1"]
     assert part.to_arrow(1).column_names == ["row", "f2"]
@@ -171,3 +176,69 @@ def test_pooled_intervals_cover_means_of_data_missing_at_random() -> None:
     assert 0.88 <= np.mean(found) <= 1.0, np.mean(found)
     assert np.mean(covered) >= np.mean(complete_covered) - 0.05, (np.mean(covered), np.mean(complete_covered))
     assert np.mean(naive) < np.mean(covered) - 0.1, np.mean(naive)
+
+
+def every_kind() -> pd.DataFrame:
+    """One line per row, with columns of every kind, which share two factors."""
+    random = np.random.default_rng(3)
+    outputs = random.normal(size=(80, 2)) @ random.normal(size=(2, 18)) + 0.4 * random.normal(size=(80, 18))
+    values = {
+        "rating:1:5": np.clip(np.round(outputs + 3), 1, 5),
+        "rating:0.5:5": np.clip(np.round(2 * outputs + 6) / 2, 0.5, 5),
+        "rating:0:1": 1 / (1 + np.exp(-outputs)),
+        "ordinal": np.clip(np.round(outputs), -1, 1),
+        "binary": (outputs > 0).astype(float),
+        "count": np.floor(np.exp(outputs + 1)),
+        "amount": np.exp(outputs),
+        "real": outputs,
+        "category": np.where(outputs > 0.5, 2.0, np.where(outputs > 0, 1.0, 0.0)),
+    }
+    columns: dict[str, Any] = {"row": [f"r{row}" for row in range(80)]}
+    for number, (kind, numbers) in enumerate(values.items()):
+        for feature in range(2 * number, 2 * number + 2):
+            column = np.where(random.random(80) < 0.8, numbers[:, feature], np.nan)
+            if kind == "category":
+                column = np.array(["red", "blue", "green", None], object)[
+                    np.nan_to_num(column, nan=3).astype(int)
+                ]
+            columns[f"{kind}-{feature}"] = column
+    return pd.DataFrame(columns)
+
+
+def test_draws_of_every_kind_are_possible_values() -> None:
+    frame = every_kind()
+    kinds = {name: name.rpartition("-")[0] for name in frame.columns[1:]}
+    model = Headstart(**CLOSED).fit(frame, kinds=kinds)
+    halves = (np.arange(10) + 1) / 2
+    possible = {
+        "rating:1:5": lambda drawn: np.isin(drawn, np.arange(1, 6)),
+        "rating:0.5:5": lambda drawn: np.isin(drawn, halves),
+        "rating:0:1": lambda drawn: (drawn >= 0) & (drawn <= 1),  # measured on a continuum
+        "ordinal": lambda drawn: np.isin(drawn, [-1, 0, 1]),
+        "binary": lambda drawn: np.isin(drawn, [0, 1]),
+        "count": lambda drawn: (drawn >= 0) & (drawn == np.round(drawn)),
+        "amount": lambda drawn: drawn >= 0,
+        "real": np.isfinite,
+        "category": lambda drawn: np.isin(drawn, [0, 1, 2]),
+    }
+    names = list(model.features)
+    prediction = model.predict(features=names)
+    for drawn in (model.sample(features=names, n=20), prediction.sample(20), model.impute(m=2).values):
+        for position, name in enumerate(names):
+            assert possible[kinds[name]](drawn[..., position]).all(), name
+    continuum = names.index("rating:0:1-4")
+    assert len(np.unique(prediction.sample(20)[..., continuum])) > 1000
+    # A feature without observations has the grid of the others, and so has a part of the prediction.
+    model.add_feature("new", kind="rating:0.5:5")
+    drawn = model.sample(features=["new"], n=200)
+    assert set(np.unique(drawn)) == set(halves)
+    assert model.predict(features=["new"]).levels("new") == halves.tolist()
+    shares = (prediction.sample(4000)[:, :, [0]] == np.arange(1, 6)).mean(0)
+    np.testing.assert_allclose(shares, prediction.probabilities(names[0]), atol=0.04)
+
+
+def test_draws_of_clicks_are_events() -> None:
+    model = Headstart(**CLOSED).fit(synthetic_clicks(rows=60, features=12))
+    drawn = model.sample(n=400)
+    assert set(np.unique(drawn)) == {0.0, 1.0}
+    np.testing.assert_allclose(drawn.mean(0), model.predict().mean, atol=0.12)

@@ -23,7 +23,7 @@ from headstart.core.predictive import predict_cell, predict_cells, predict_grid
 from headstart.core.types import OneHead, RowStates
 from headstart.errors import InputError
 from headstart.linalg.packed import packed_size
-from headstart.model.features import Feature, FeatureListing
+from headstart.model.features import FeatureListing
 from headstart.model.levels import (
     category_columns,
     columns_of,
@@ -35,6 +35,7 @@ from headstart.model.levels import (
 from headstart.model.local import has_local_part, local_part, row_residuals
 from headstart.model.prediction import (
     Numbers,
+    ObservedValues,
     Prediction,
     binary_ends,
     interval,
@@ -315,24 +316,8 @@ def _predict_columns(
         center = normalise(list(features.names), features.features, center, strength)
         binary = units.kinds.types == KindType.BINARY
         scale[:, binary] = np.sqrt(center[:, binary] * (1 - center[:, binary]))
-    observed = _ObservedValues(features.features)
+    observed = ObservedValues(features.features, model.feature_store)
     return Prediction(rows, features.names, units.kinds, center, scale, units.interval_factors, observed)
-
-
-class _ObservedValues(Sequence[NDArray[np.float64]]):
-    """The values of each feature, which are read only where they are needed."""
-
-    def __init__(self, features: Sequence[Feature]) -> None:
-        self._features = features
-
-    def __len__(self) -> int:
-        return len(self._features)
-
-    def __getitem__(self, position):  # type: ignore[no-untyped-def]  # int -> array
-        return self._features[position].values
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return list, (list(self),)
 
 
 @torch.no_grad()

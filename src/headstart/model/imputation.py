@@ -47,14 +47,22 @@ def draw_cells(
     drawn = np.empty((n, len(rows), len(names)))
     kinds = model.kinds_of(columns)
     scores = draw_scores(heads, states, kinds, model.knowledge.likelihood, n, generator)
+    levels = {position: np.empty((n, len(rows))) for position in prediction.chances}
     for number, score in enumerate(scores):
         ranks = np.clip(ndtr(score), 1e-12, 1 - 1e-12)
-        drawn[number] = prediction.values_at(ranks[:, first])
+        drawn[number] = ranks[:, first]
         for position, chances in prediction.chances.items():
             level_ranks = ranks[:, first[position] : first[position] + widths[position]]
             odds = np.log(np.clip(chances, np.finfo(float).tiny, 1)) - np.log(-np.log(level_ranks))
-            drawn[number][:, position] = np.where(np.isnan(odds).any(axis=1), np.nan, odds.argmax(1))
+            levels[position][number] = np.where(np.isnan(odds).any(axis=1), np.nan, odds.argmax(1))
+    for part in np.array_split(np.arange(len(names)), max(1, len(names) // _FEATURES_AT_ONCE)):
+        drawn[:, :, part] = prediction.take_features(part).values_at(drawn[:, :, part])
+    for position, numbers in levels.items():
+        drawn[:, :, position] = numbers
     return drawn
+
+
+_FEATURES_AT_ONCE = 16  # features whose draws become values together, which bounds the memory
 
 
 def with_levels(values: NDArray[np.float64], kinds: Iterable[Kind]) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,11 +21,12 @@ from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError, guard_methods, option_name
 from headstart.model.plots import plot_prediction
 from headstart.table import Names
-from headstart.table.kinds import Kinds, KindType, column_name
-from headstart.table.margins import Category, Ordinal
+from headstart.table.kinds import Kind, Kinds, KindType, column_name
+from headstart.table.margins import RATING, Category, Ordinal, grid_of
 from headstart.training.calibration import LEVELS
 
 if TYPE_CHECKING:
+    from headstart.model.features import Feature, FeatureStore
     from headstart.table import Table
 
 Numbers = NDArray[np.float64]
@@ -260,7 +262,7 @@ class Prediction:
             center=self.center[:, positions],
             scale=self.scale[:, positions],
             interval_factors=None if self.interval_factors is None else self.interval_factors[positions],
-            observed=[self.observed[position] for position in positions] if len(self.observed) else (),
+            observed=_take_observed(self.observed, positions),
             chances={new: self.chances[old] for new, old in enumerate(positions) if old in self.chances},
             not_applicable=None if self.not_applicable is None else self.not_applicable[:, positions],
         )
@@ -290,7 +292,7 @@ class Prediction:
             A feature of the prediction.
         values : list of float, default=None
             The possible values of a rating or count; by default the whole numbers between the limits of a
-            rating. Other kinds have their own levels.
+            rating, or the grid of observed ratings, such as half stars. Other kinds have their own levels.
 
         Returns
         -------
@@ -347,9 +349,7 @@ class Prediction:
             levels = sorted(float(value) for value in values)
         elif kind.margin.levels:
             levels = list(kind.margin.levels)
-        elif kind.type == KindType.RATING and kind.span <= MAX_LEVELS and float(kind.low).is_integer():
-            levels = np.arange(kind.low, kind.high + 0.5).tolist()
-        else:
+        elif not (levels := self._grid(position)):
             raise InputError(
                 f"feature {self.features[position]!r} is {kind}: give the values whose probabilities to "
                 "compute, as values=[0, 1, 2]"
@@ -357,6 +357,25 @@ class Prediction:
         if kind.margin.identity:  # a number counts for the nearest value
             return position, levels, ((np.array(levels[1:]) + levels[:-1]) / 2).tolist()
         return position, levels, [kind.margin.edge(level) for level in levels[:-1]]
+
+    def _grid(self, position: int) -> list[float]:
+        """Return the possible values of a rating; empty if they are a continuum, and for other kinds.
+
+        They are whole numbers, or the grid of the values that features of its kind have observed.
+        """
+        kind = self.kinds[position]
+        if kind.margin != RATING:
+            return []
+        observed = np.empty(0)
+        if isinstance(self.observed, ObservedValues):
+            observed = self.observed.of_kind(kind, position)
+        elif len(self.observed):
+            same = [self.observed[i] for i, other in enumerate(self.kinds) if other == kind]
+            observed = np.concatenate(same)
+        if kind.span <= MAX_LEVELS and float(kind.low).is_integer() and not (observed % 1).any():
+            return np.arange(kind.low, kind.high + 0.5).tolist()
+        enough = len(observed) >= _ENOUGH_VALUES
+        return grid_of(observed, kind.low, kind.high).tolist() if enough else []
 
     def _above(self, edges: Numbers) -> NDArray[np.float64]:
         """Return the probability that each cell's number is greater than the ``edges`` (features,)."""
@@ -390,9 +409,10 @@ class Prediction:
         return self.values_at(np.random.default_rng(random_state).random((int(n), *self.center.shape)))
 
     def values_at(self, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the quantiles of all cells at the probabilities ``uniform``: (…, rows, features).
+        """Return possible values of all cells, their quantiles at ``uniform``: (…, rows, features).
 
-        Quantiles have the calibration of intervals.
+        Quantiles have the calibration of intervals. Levels, and the grid of observed ratings, have their
+        ``probabilities``; a click is 1, no click 0.
         """
         from scipy.special import ndtri
 
@@ -404,11 +424,24 @@ class Prediction:
         which = np.arange(len(self.features))
         low, high = interval_ends(self.center, half_width, kind_arrays(self.kinds, which))
         drawn = self.kinds.values(np.where(uniform < 0.5, low, high), which)
-        drawn = np.where(self.kinds.types == KindType.BINARY, uniform >= 1 - self.center, drawn)
-        for position, chances in self.chances.items():
-            below = chances.cumsum(axis=1)[:, :-1]
-            drawn[..., position] = (uniform[..., position, None] >= below).sum(-1)
+        events = np.isin(self.kinds.types, (KindType.BINARY, KindType.CLICK))
+        drawn = np.where(events, uniform >= 1 - self.center, drawn)
+        for position, name in enumerate(self.features):
+            values = np.array(self._values_drawn(position))
+            if len(values):
+                below = self.probabilities(name).cumsum(axis=1)[:, :-1]
+                at = sum(uniform[..., position] >= edge for edge in below.T)
+                drawn[..., position] = values[at]
         return self._applicable(drawn)
+
+    def _values_drawn(self, position: int) -> list[float]:
+        """Return the values of a feature that are drawn by their probabilities; empty if there are none."""
+        margin = self.kinds[position].margin
+        if position in self.chances:
+            return np.arange(float(self.chances[position].shape[1])).tolist()
+        if isinstance(margin, Ordinal):
+            return list(margin.levels)
+        return self._grid(position) if len(self.observed) else []
 
     def to_pandas(self, level: float = 0.9) -> Any:
         """Return the long form as a pandas frame; pandas must be installed."""
@@ -596,11 +629,49 @@ NOT_APPLICABLE = "not applicable"  # in place of the prediction of a cell
 
 MAX_LEVELS = 20  # steps of a rating whose values are taken for whole numbers
 
+_ENOUGH_VALUES = 30  # observed ratings that show on which grid they are
+
+_FEATURES_READ = 100  # features whose observed ratings are read for their grid
+
 _ROUNDING = 1e-9  # of a sum of probabilities
 
 MIN_CHANCE = 1e-9  # of a level, before the probabilities are divided by their sum
 
 USUAL_OBSERVATIONS = 10.0  # as if this number of observations had been made with the expected frequencies
+
+
+class ObservedValues(Sequence[NDArray[np.float64]]):
+    """The values of each feature, which are read only where they are needed."""
+
+    def __init__(self, features: Sequence[Feature], store: FeatureStore) -> None:
+        self._features, self._store = features, store
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def __getitem__(self, position):  # type: ignore[no-untyped-def]  # int -> array
+        return self._features[position].values
+
+    def take(self, positions: NDArray[np.int64]) -> ObservedValues:
+        """Return the values of the features at these ``positions``."""
+        return ObservedValues([self._features[position] for position in positions], self._store)
+
+    def of_kind(self, kind: Kind, position: int) -> NDArray[np.float64]:
+        """Return values of this kind: of the feature at ``position`` and of some features of the model."""
+        others = (self._store[name] for name in islice(self._store, _FEATURES_READ))
+        return np.concatenate([self[position], *(other.values for other in others if other.kind == kind)])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return list, (list(self),)
+
+
+def _take_observed(
+    observed: Sequence[NDArray[np.float64]], positions: NDArray[np.int64]
+) -> Sequence[NDArray[np.float64]]:
+    """Return the values of the features at these ``positions``."""
+    if isinstance(observed, ObservedValues):
+        return observed.take(positions)
+    return [observed[position] for position in positions] if len(observed) else ()
 
 
 def level_ratios(observed: Numbers, edges: Sequence[float]) -> Numbers:

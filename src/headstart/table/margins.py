@@ -33,6 +33,8 @@ class KindType(IntEnum):
 
 VALUE_TYPES = 3  # the first types, whose cells without a value are unknown; all types but clicks
 
+ROUNDING = 1e-6  # of values on a grid, relative to its range; values may come in single precision
+
 TOLERANCE = 1e-9  # rounding error allowed beyond the limits of a rating, relative to its range
 
 
@@ -589,6 +591,26 @@ def normal_scores(counts: NDArray[Any]) -> tuple[float, ...]:
     density = np.concatenate([[0.0], np.exp(-(cuts**2) / 2), [0.0]])
     means = -np.diff(density) / shares
     return tuple(((means - means[0]) / (means[-1] - means[0])).tolist())
+
+
+MAX_STEPS = 100  # of a grid; values on a finer one are taken for a continuum
+
+
+def grid_of(values: Floats, low: float, high: float) -> NDArray[np.float64]:
+    """Return the coarsest grid from ``low`` to ``high`` with all ``values``; empty if it is too fine.
+
+    >>> grid_of(np.array([2.0, 5.0, 4.0]), 1.0, 5.0), grid_of(np.array([1.0, 2.5]), 0.5, 2.5)
+    (array([1., 2., 3., 4., 5.]), array([0.5, 1. , 1.5, 2. , 2.5]))
+    >>> grid_of(np.array([1.37, 2.2, 4.718]), 1.0, 5.0)
+    array([], dtype=float64)
+    """
+    shares = (np.unique(values) - low) / (high - low)
+    steps = np.arange(1, MAX_STEPS + 1)
+    off = np.abs(shares - np.round(shares * steps[:, None]) / steps[:, None]).max(axis=1, initial=0.0)
+    fits = off <= ROUNDING
+    if not fits.any() or not len(shares):
+        return np.empty(0)
+    return np.linspace(low, high, int(steps[fits.argmax()]) + 1)
 
 
 def parse_levels(text: str) -> tuple[str, ...]:
