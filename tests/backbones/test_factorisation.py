@@ -97,9 +97,13 @@ class Watched(FactorisationTraining):
         return self.head_prior
 
 
-def untrained(kinds: torch.Tensor, sweeps: int = 20) -> Factorisation:
+def untrained(
+    kinds: torch.Tensor, sweeps: int = 20, noise_by_feature: bool | None = None
+) -> Factorisation:
     torch.manual_seed(0)
-    config = FactorisationConfig(latent=LATENT, signature=2, sweeps=sweeps)
+    config = FactorisationConfig(
+        latent=LATENT, signature=2, sweeps=sweeps, noise_by_feature=noise_by_feature
+    )
     return Factorisation(config, kinds, torch.zeros(0))
 
 
@@ -170,6 +174,7 @@ class Slow:
 
     def read(self, model: Factorisation, cells: Cells) -> None:
         self.kinds = model.kinds.numpy()
+        self.noise_by_feature = model.config.noise_by_feature
         self.heads = np.c_[model.weight.detach().numpy(), model.bias.detach().numpy()].copy()
         self.spread = unpack(model.covariance, LATENT + 1).numpy().copy()
         self.precision = model.precision.numpy().copy()
@@ -216,7 +221,7 @@ class Slow:
 
     def believed(self, i: int, j: int, x: float) -> float:
         """How much a real counts: less if it is more than 5 standard deviations off."""
-        usual = self.precision[KindType.REAL]
+        usual = self.precision[KindType.REAL] * self.head_exactness[j]
         missed = usual * self.missed(i, j, x)
         if self.new:  # all that the prior leaves open is no surprise
             output = np.r_[self.mean[i], 1] @ self.heads[j]
@@ -226,7 +231,7 @@ class Slow:
 
     def as_gaussian(self, i: int, j: int, x: float) -> tuple[float, float]:
         if self.kinds[j] == KindType.REAL:
-            weight = self.precision[KindType.REAL] * self.believed(i, j, x)
+            weight = self.precision[KindType.REAL] * self.head_exactness[j] * self.believed(i, j, x)
             return weight, weight * x
         if self.kinds[j] == KindType.RATING:
             weight = self.precision[self.kinds[j]] * self.head_exactness[j] * self.relative_precision[i]
@@ -279,6 +284,9 @@ class Slow:
     def update_heads(self) -> None:
         inverse = np.linalg.inv(raised(self.head_covariance))
         heads, spreads = [], []
+        self.belief = [
+            self.believed(i, j, x) if self.kinds[j] == KindType.REAL else 1.0 for i, j, x in self.observed
+        ]
         for j in range(len(self.heads)):
             precision, pull = inverse.copy(), inverse @ self.head_means[j]
             for i, index, x in self.observed:
@@ -292,11 +300,16 @@ class Slow:
 
     def update_head_exactness(self) -> None:
         seen, squared = np.full(len(self.heads), 5.0), np.full(len(self.heads), 5.0)
-        for i, j, x in self.observed:
+        for (i, j, x), belief in zip(self.observed, self.belief, strict=True):
+            usual = self.precision[self.kinds[j]] * belief  # as before the update of heads
+            if self.kinds[j] == KindType.RATING:
+                usual *= self.relative_precision[i]
             seen[j] += 1
-            squared[j] += self.precision[self.kinds[j]] * self.relative_precision[i] * self.missed(i, j, x)
-        rating = self.kinds == KindType.RATING
-        self.head_exactness = np.where(rating, np.minimum(seen / squared, 1e4), 1.0)
+            squared[j] += usual * self.missed(i, j, x)
+        estimated = self.kinds == KindType.RATING
+        if self.noise_by_feature:
+            estimated |= self.kinds == KindType.REAL
+        self.head_exactness = np.where(estimated, np.minimum(seen / squared, 1e4), 1.0)
 
     def update_head_prior(self, strengths: list[float]) -> None:
         metric = np.mean([self.row_moment(i) for i in range(len(self.mean))], axis=0)
@@ -323,13 +336,14 @@ def same(found: torch.Tensor | Array, expected: Array) -> None:
 @every_mix
 @pytest.mark.parametrize("sweep", [0, 3, 4])
 @pytest.mark.parametrize("given", [None, 0.3], ids=["strengths as chosen", "every column used"])
+@pytest.mark.parametrize("noise_by_feature", [False, True])
 def test_a_sweep_updates_everything_as_the_formulas_read(
-    kinds: list[int], sweep: int, given: float | None, limits: Limits
+    kinds: list[int], sweep: int, given: float | None, noise_by_feature: bool, limits: Limits
 ) -> None:
     """The fifth sweep also chooses what is worth regressing on. Blocks are of few rows and features."""
     limits(block_bytes=20_000)
     cells, every_kind = made_up(kinds)
-    training = watched(untrained(every_kind), cells, given)
+    training = watched(untrained(every_kind, noise_by_feature=noise_by_feature), cells, given)
     told = list(islice(training.sweeps(), sweep + 1))
     slow, after = training.kept[sweep], training.kept[sweep + 1]
     slow.update_exactness()

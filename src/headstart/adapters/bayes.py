@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -109,12 +109,15 @@ class ClosedFormAdapter(Adapter):
         self.row_noise = mlp([width + 1, 32, 1])
         scales = knowledge.scales
         self.scale_prior = None if scales is None else ScalePrior(scales, len(knowledge.kinds))
+        self.relative_noise: Tensor  # (features,): of known features, see ``relative_noise``
+        self.register_buffer("relative_noise", torch.ones(len(knowledge.kinds)))
         self.known_heads: KnownHeads | None = None  # None: the prior is Gaussian
 
     @torch.no_grad()
     def prepare(self) -> None:
         """Initialise the prior and the noise from the backbone's heads."""
         self.prior.prepare(self.knowledge)
+        self.relative_noise.copy_(relative_noise(self.knowledge))
         heads = (self.knowledge.new_heads or self.knowledge.heads).detach()
         if self.known_heads is not None:
             self.known_heads.prepare(self.knowledge, heads)
@@ -239,7 +242,7 @@ class ClosedFormAdapter(Adapter):
         prior_mean = self.prior_mean(description, means, sums).to(self.dtype)
         root = self.prior.root(self.dtype)
         if len(batch) == 0:
-            return self._heads(prior_mean, root.expand(0, -1, -1), batch.kinds)
+            return self._heads(prior_mean, root.expand(0, -1, -1), batch)
         squashed = self.knowledge.likelihood.squashes(batch.kinds)
         clicks = batch.kinds == KindType.CLICK
         # Features of one group need the same solver.
@@ -261,7 +264,7 @@ class ClosedFormAdapter(Adapter):
                 is_new = part.known is None or bool(part.known[0] < 0)
                 mixed = mixture if is_new and not bool(clicks[first]) else None
                 posterior = self._condition_linear(part, states, means, root, reduce, mixed)
-            return self._heads(*posterior, part.kinds)
+            return self._heads(*posterior, part)
 
         if len(groups) == 1:
             return group_heads(batch, prior_mean, 0)
@@ -346,13 +349,16 @@ class ClosedFormAdapter(Adapter):
         constant, first = all_equal(batch.cells)
         mean[constant, :-1] = 0.0
         mean[constant, -1] = one[constant, 0] * first[constant].double()
-        heads = self._heads(mean / one, covariance / one[:, :, None] ** 2, batch.kinds)
+        heads = self._heads(mean / one, covariance / one[:, :, None] ** 2, batch)
         relative = (noise / one[:, 0] ** 2).to(heads.bias.dtype)
         return replace(heads, noise=self.prior.noise(batch.kinds) * relative)
 
-    def _heads(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
+    def _heads(self, mean: Tensor, covariance: Tensor, batch: FeatureBatch) -> Heads:
         """Return heads of this mean (features, size) and covariance (features, size, size)."""
-        noise = self.prior.noise(kinds)
+        noise = self.prior.noise(batch.kinds)
+        if batch.known is not None:
+            relative = self.relative_noise[batch.known.clamp(min=0)].to(noise.dtype)
+            noise = noise * torch.where(batch.known >= 0, relative, 1.0)
         mean = mean.to(noise.dtype)
         return Heads(mean[:, :-1], mean[:, -1], pack(covariance).to(noise.dtype), noise)
 
@@ -485,7 +491,7 @@ class ClosedFormAdapter(Adapter):
             mixed = constants.mixture.condition(context, means[..., 0, :], posterior, constants.shares)
             mean = np.where(resembling[..., None], mixed[0], mean)
             covariance = np.where(resembling[..., None, None], mixed[1], covariance)
-        return self._one_head(features.kind, mean, covariance)
+        return self._one_head(features, mean, covariance)
 
     def _condition_logistic_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
         """Condition the prior of one head on its context behind a logistic link.
@@ -499,7 +505,7 @@ class ClosedFormAdapter(Adapter):
         posterior = condition_logistic(
             rows, context.values, weights, means[0], self._constants.roots[0], start=start
         )
-        return self._one_head(context.kind, *posterior)
+        return self._one_head(context.feature, *posterior)
 
     def _one_prior_means(self, features: OneFeature, counts: Array, encoded: Array) -> Array:
         """Return the prior means given metadata and context, and without them: (…, 2, size)."""
@@ -507,9 +513,14 @@ class ClosedFormAdapter(Adapter):
         means[..., 0, :] = self.one_prior_mean(features, means[..., 0, :], counts, encoded)
         return means
 
-    def _one_head(self, kind: Any, mean: Array, covariance: Array) -> OneHead:
+    def _one_head(self, features: OneFeature, mean: Array, covariance: Array) -> OneHead:
         """Return the head of this mean (…, size) and covariance (…, size, size)."""
-        return OneHead(mean[..., :-1], mean[..., -1], pack(covariance), self._constants.noise[kind])
+        constants = self._constants
+        noise = constants.noise[features.kind]
+        if (features.known >= 0).any():
+            relative = constants.relative_noise[np.maximum(features.known, 0)]
+            noise = noise * np.where(features.known >= 0, relative, 1.0)
+        return OneHead(mean[..., :-1], mean[..., -1], pack(covariance), noise)
 
     def refine_one(self, state: OneState) -> OneState:
         """Estimate the noise of one row as ``refine`` does."""
@@ -561,12 +572,29 @@ class ClosedFormAdapter(Adapter):
         return self.prior.gains
 
 
+def relative_noise(knowledge: Knowledge) -> Tensor:
+    """Return the noise of known features, relative to the mean over observations of their kind: (features,).
+
+    It is that of the backbone's heads; 1 if they have none. Every process must call it.
+    """
+    kinds, noise = knowledge.kinds, knowledge.heads.noise
+    if noise is None:
+        return torch.ones(len(kinds))
+    counts, relative = knowledge.count_shots().to(noise.dtype), torch.ones_like(noise)
+    for kind in (KindType.RATING, KindType.REAL):
+        of = kinds == kind
+        usual = (counts[of] @ noise[of]) / counts[of].sum().clamp(min=1)
+        relative[of] = noise[of] / usual.clamp(min=torch.finfo(noise.dtype).tiny)
+    return relative
+
+
 class _Constants(NamedTuple):
     """Parameters of an adapter in numpy, for heads of one feature."""
 
     roots: Array  # (P, size, size): roots of the priors' covariances, with metadata and, if P = 2, without
     shares: Array | None  # (P,): the probabilities of the priors; None if P = 1
     noise: Array  # (kinds,)
+    relative_noise: Array  # (features,): of known features
     mean_squares: Array  # (width,), in single precision as the variances that it multiplies
     row_noise: Layers  # of the network for the noise of a row
     code_variance_weight: Array  # (code,)
@@ -587,6 +615,7 @@ class _Constants(NamedTuple):
             roots.numpy(),
             shares,
             prior.log_noise.exp().double().numpy(),
+            adapter.relative_noise.double().numpy(),
             adapter.mean_squares.clamp(min=0).numpy(),
             tuple(
                 (weight.astype(np.float64), bias.astype(np.float64))

@@ -18,7 +18,7 @@ number of shots; the judge finds them on held-out features.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +122,8 @@ class KnownHeadMixture(NamedTuple):
 
     def numpy(self) -> KnownHeadMixture:
         """Return the same in numpy."""
-        return KnownHeadMixture(*(part.cpu().numpy() if isinstance(part, Tensor) else part for part in self))
+        parts: list[Any] = [part.cpu().numpy() if isinstance(part, Tensor) else part for part in self]
+        return KnownHeadMixture(*parts)
 
     def component_probabilities(self, prior_mean: Numbers, own: Tensor | None = None) -> Numbers:
         """Return π of features with the Gaussian prior mean ``prior_mean`` (…, size): (…, J).

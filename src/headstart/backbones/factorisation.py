@@ -58,6 +58,9 @@ class FactorisationConfig(BackboneConfig):
     observed_by_choice: bool | None = None
     sweeps: int = Field(20, ge=1)
     uncertain_rows: bool = True  # whether states contain the noise and the variance of rows
+    # Whether the real features have a noise of their own each, as ratings have; otherwise all share one.
+    # None: the judge decides, and no without it.
+    noise_by_feature: bool | None = None
     likelihood: LikelihoodConfig = LikelihoodConfig(rating_link="identity")
 
     def resolved(self, kinds: Tensor) -> Self:

@@ -261,9 +261,10 @@ def sweep_rows(
         for kind, (squared, count) in zip(KindType, global_sum(local).tolist(), strict=True)
         if count > 0
     }
-    if KindType.RATING in errors:  # the weights of ratings include the precision
-        squared, count = errors[KindType.RATING]
-        errors[KindType.RATING] = (squared / float(backbone.precision[KindType.RATING]), max(1.0, count))
+    for kind in (KindType.RATING, KindType.REAL):  # their weights include the precision
+        if kind in errors:
+            squared, count = errors[kind]
+            errors[kind] = (squared / float(backbone.precision[kind]), max(1.0, count))
     return errors
 
 
@@ -286,7 +287,7 @@ def _errors(batch: RowBatch, rows: RowPosterior) -> Iterator[tuple[int, float, f
     if bool(real.any()):
         mean, second = batch.outputs(rows)
         squared = (batch.values - mean) ** 2 + (second - mean**2).clamp(min=0)
-        weights = batch.gaussian_terms(rows)[0] / batch.precision
+        weights = batch.gaussian_terms(rows)[0]
         counts = batch.aged(torch.ones_like(squared))[real]
         yield KindType.REAL, float((weights * squared)[real].double().sum()), float(counts.double().sum())
 
@@ -698,7 +699,7 @@ class FactorisationTraining:
     def _update_relative_precision(
         self, part: slice, total: Tensor, weighted: Tensor, values: Tensor
     ) -> None:
-        """Estimate the relative precision of each feature's ratings, shrunk to 1; 1 for other kinds.
+        """Estimate the relative precision of features, shrunk to 1: of ratings, of reals if so set, else 1.
 
         ``total``, ``weighted`` and ``values`` are the weighted sums of second moments, of values × factors,
         and of squared values.
@@ -709,9 +710,11 @@ class FactorisationTraining:
         expected = (total * second).sum((1, 2))
         squared = values - 2 * (weighted * heads).sum(1) + expected
         relative = relative_precision(counts, squared / backbone.relative_precision[part])
-        rating = backbone.kinds[part] == KindType.RATING
+        estimated = backbone.kinds[part] == KindType.RATING
+        if backbone.config.noise_by_feature:
+            estimated |= backbone.kinds[part] == KindType.REAL
         backbone.relative_precision[part] = torch.where(
-            rating,
+            estimated,
             relative.clamp(max=_MAX_RELATIVE_PRECISION).to(backbone.relative_precision.dtype),
             1.0,
         )

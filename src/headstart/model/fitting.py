@@ -136,7 +136,7 @@ def fit_table(
                 checkpoint=partial(part_file, checkpoint),
                 device=device,
             )
-            settings = settings.revised(binary_link=recipe.binary_link)
+            settings = settings.revised(binary_link=recipe.binary_link, backbone=recipe.backbone)
         else:
             trained = train(
                 table,

@@ -373,7 +373,7 @@ class Prediction:
             same = [self.observed[i] for i, other in enumerate(self.kinds) if other == kind]
             observed = np.concatenate(same)
         if kind.span <= MAX_LEVELS and float(kind.low).is_integer() and not (observed % 1).any():
-            return np.arange(kind.low, kind.high + 0.5).tolist()
+            return [float(value) for value in np.arange(kind.low, kind.high + 0.5)]
         enough = len(observed) >= _ENOUGH_VALUES
         return grid_of(observed, kind.low, kind.high).tolist() if enough else []
 

@@ -604,7 +604,7 @@ def grid_of(values: Floats, low: float, high: float) -> NDArray[np.float64]:
     >>> grid_of(np.array([1.37, 2.2, 4.718]), 1.0, 5.0)
     array([], dtype=float64)
     """
-    shares = (np.unique(values) - low) / (high - low)
+    shares = (np.unique(values.astype(np.float64)) - low) / (high - low)
     steps = np.arange(1, MAX_STEPS + 1)
     off = np.abs(shares - np.round(shares * steps[:, None]) / steps[:, None]).max(axis=1, initial=0.0)
     fits = off <= ROUNDING

@@ -81,6 +81,8 @@ MIN_OBSERVATIONS_AT_ONCE = 500_000
 
 _MARGIN = 1.0  # standard errors by which networks must improve on the closed form
 
+_RIVAL_MARGIN = 1.0  # standard errors by which another recipe may be behind before it is given up
+
 _KNOWN_HEADS_MARGIN = 1.0  # standard errors by which heads like known ones must lower the error
 
 _LOCAL_HARM = 1.0  # standard errors by which features chosen by the context may raise the error
@@ -295,9 +297,14 @@ class Judged:
     """Outcomes of candidates with one link, in all folds."""
 
     folds: list[Fold]
-    candidates: dict[str, CandidateOutcomes]  # by name, without local parts
+    outcomes: list[dict[str, dict[int, Outcome]]]  # by fold, name and shots, without local parts
     rows: RowOutcomes | None  # of the closed form at held-out rows; None if no rows were held out
-    means: list[dict[int, FeatureErrors]]  # of row and column means, by fold; empty if they do not apply
+    means: list[dict[int, FeatureErrors]]  # of row and column means, by fold; empty if not computed
+    is_complete: bool  # whether it was trained in all folds
+
+    def candidate(self, name: str, folds: int | None = None) -> CandidateOutcomes:
+        """Return the outcomes of a candidate in the first ``folds``, by default in all."""
+        return _concatenate_folds([outcomes[name] for outcomes in self.outcomes[:folds]])
 
     def predict(self, name: str, *, local: bool = False) -> CandidateOutcomes:
         """Predict the held-out features of all folds with the adapter ``name``."""
@@ -364,20 +371,30 @@ class Judge:
         if this lowers its error, and the chosen candidate a local part if ``fit_local_strengths`` finds
         strengths for it.
         """
-        adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
+        adapter, chosen, given = adapter_config(CLOSED_FORM), CLOSED_FORM, recipe
         if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE:
             no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
             return Choice(recipe, adapter, no_comparison)
-        judged = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
-        candidates = dict(judged.candidates)
-        if self.all_binary:
-            name, identity = f"{CLOSED_FORM}, 0 and 1 as numbers", recipe.revised(binary_link="identity")
-            as_numbers = self._judge(identity, adapter)
-            candidates[name] = as_numbers.candidates[CLOSED_FORM]
-            if beats(candidates[name], candidates[chosen], 0.0):
-                chosen, recipe, judged = name, identity, as_numbers
+        adapters = (adapter, adapter_config(BLEND)) if networks else (adapter,)
+        first = judged = self._judge(recipe, adapters)
+        candidates = {each.name: judged.candidate(each.name) for each in adapters}
+        identity = recipe.revised(binary_link="identity")
+        if self.all_binary and identity != recipe:
+            as_numbers = self._judge(identity, (adapter,), rival=judged)
+            if as_numbers.is_complete:
+                name = f"{CLOSED_FORM}, 0 and 1 as numbers"
+                candidates[name] = as_numbers.candidate(CLOSED_FORM)
+                if beats(candidates[name], candidates[chosen], 0.0):
+                    chosen, recipe, judged = name, identity, as_numbers
+        if not networks and (with_noise := self._with_noise_by_feature(recipe)) is not None:
+            own = self._judge(with_noise, (adapter,), rival=judged)
+            if own.is_complete:
+                name = f"{CLOSED_FORM}, noise by feature"
+                candidates[name] = own.candidate(CLOSED_FORM)
+                if not beats(candidates[chosen], candidates[name], 0.0) and _no_worse_at_rows(own, judged):
+                    chosen, recipe, judged = name, with_noise, own
         if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
-            chosen, adapter = NETWORKS, adapter_config(BLEND)
+            chosen, adapter, judged, recipe = NETWORKS, adapter_config(BLEND), first, given
         candidates[chosen] = judged.predict(adapter.name, local=True)
         known_heads = None
         if not self.has_clicks:  # whose rankings are judged
@@ -404,8 +421,8 @@ class Judge:
         judgement = build_judgement(
             candidates, chosen, sum(len(np.unique(self.groups[fold])) for fold in self.folds)
         )
-        if judged.means:
-            judgement = judgement.revised(means=_verdict_at(judgement.shots, judged.means))
+        if first.means:
+            judgement = judgement.revised(means=_verdict_at(judgement.shots, first.means))
         calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
         strengths = None if local is None else local[0]
         if judged.rows is not None:
@@ -415,8 +432,22 @@ class Judge:
             calibration = calibration.fit_known(rows)
         return Choice(recipe, adapter, judgement, calibration, strengths, shrinks_mean, known_heads)
 
-    def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> Judged:
-        """Train and predict in all folds; one of ``adapters`` is the closed form."""
+    def _with_noise_by_feature(self, recipe: Recipe) -> Recipe | None:
+        """Return the recipe with a noise of each real feature; None if there is nothing to choose."""
+        backbone = recipe.backbone
+        if getattr(backbone, "noise_by_feature", False) is not None:  # set, or not a setting of the backbone
+            return None
+        if not bool((self.table.kinds.types[self.features] == KindType.REAL).any()):
+            return None
+        return recipe.revised(backbone=backbone.revised(noise_by_feature=True))
+
+    def _judge(
+        self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], rival: Judged | None = None
+    ) -> Judged:
+        """Train and predict in all folds; one of ``adapters`` is the closed form.
+
+        With a ``rival``, stop after a fold if its closed form is better by more than ``_RIVAL_MARGIN``.
+        """
         link = f" ({recipe.binary_link} link)" if self.all_binary else ""
         names = " and ".join(adapter.name for adapter in adapters)
         self.reporter.say(f"Judging {names}{link} on features held out")
@@ -424,19 +455,21 @@ class Judge:
         for number in range(len(self.folds)):
             # Local parts of known features take time: later folds have them only if they help in the first.
             local_rows = not folds or (folds[0].rows is not None and lowers_error_at_rows(folds[0].rows))
-            folds.append(self.judge_fold(recipe, adapters, number, local_rows=local_rows))
-        candidates = {
-            adapter.name: _concatenate_folds([fold.outcomes[adapter.name] for fold in folds])
-            for adapter in adapters
-        }
+            means = rival is None and self.means_apply  # the same for all recipes
+            folds.append(self.judge_fold(recipe, adapters, number, local_rows=local_rows, means=means))
+            if rival is not None:
+                own = _concatenate_folds([fold.outcomes[CLOSED_FORM] for fold in folds])
+                if beats(rival.candidate(CLOSED_FORM, len(folds)), own, _RIVAL_MARGIN):
+                    break
         rows = [fold.rows for fold in folds if fold.rows is not None]
         if any(part.outcome.local is None for part in rows):
             rows = [replace(part, outcome=replace(part.outcome, local=None)) for part in rows]
         return Judged(
             [fold.fold for fold in folds],
-            candidates,
+            [fold.outcomes for fold in folds],
             concatenate_row_outcomes(rows) if rows else None,
             [fold.means for fold in folds if fold.means is not None],
+            len(folds) == len(self.folds),
         )
 
     def delivered_recipe(self, recipe: Recipe) -> Recipe:
@@ -452,11 +485,18 @@ class Judge:
         )
 
     def judge_fold(
-        self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int, *, local_rows: bool = True
+        self,
+        recipe: Recipe,
+        adapters: tuple[AdapterConfig, ...],
+        number: int,
+        *,
+        local_rows: bool = True,
+        means: bool = False,
     ) -> FoldOutcomes:
         """Train adapters without the features of a fold and some rows, and predict these.
 
-        If ``local_rows``, the outcomes at rows have the local parts of known features.
+        If ``local_rows``, the outcomes at rows have the local parts of known features. If ``means``, row and
+        column means predict the features, too.
         """
         held_out = self.folds[number]
         others = np.setdiff1d(self.features, held_out)
@@ -466,7 +506,9 @@ class Judge:
             table, rows = table.with_rows(~held_out_rows), table.with_rows(held_out_rows)
             others = others[table.counts[others] > 0]
         table, recipe = hide_scales(table, others), self.delivered_recipe(recipe)
-        part = "-".join(["judge", *(adapter.name for adapter in adapters), recipe.binary_link, str(number)])
+        noise = ["noise"] if getattr(recipe.backbone, "noise_by_feature", False) else []
+        names = [adapter.name for adapter in adapters]
+        part = "-".join(["judge", *names, recipe.binary_link, *noise, str(number)])
         trained = train(
             table,
             others,
@@ -512,10 +554,10 @@ class Judge:
                 all_binary=self.all_binary,
                 neighbours=neighbours if local_rows else None,
             )
-        means = None
-        if self.means_apply:
-            means = score_means(modelled.with_features(others).cells(), tasks, seed=recipe.random_state)
-        return FoldOutcomes(fold, outcomes, row_outcomes, means)
+        errors = None
+        if means:
+            errors = score_means(modelled.with_features(others).cells(), tasks, seed=recipe.random_state)
+        return FoldOutcomes(fold, outcomes, row_outcomes, errors)
 
 
 def _with_local_parts(candidate: CandidateOutcomes, other: CandidateOutcomes) -> CandidateOutcomes:
@@ -665,6 +707,13 @@ def lowers_error_at_rows(rows: RowOutcomes, standard_errors: float = 0.0) -> boo
         return False
     plain, moved = _by_observations(rows)
     return beats(moved, plain, standard_errors)
+
+
+def _no_worse_at_rows(candidate: Judged, other: Judged) -> bool:
+    """Return whether a candidate has no larger error at held-out rows; yes if none were held out."""
+    if candidate.rows is None or other.rows is None:
+        return True
+    return not beats(_by_observations(other.rows)[0], _by_observations(candidate.rows)[0], 0.0)
 
 
 def _by_observations(rows: RowOutcomes) -> tuple[CandidateOutcomes, CandidateOutcomes]:
