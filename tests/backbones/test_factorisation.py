@@ -97,13 +97,9 @@ class Watched(FactorisationTraining):
         return self.head_prior
 
 
-def untrained(
-    kinds: torch.Tensor, sweeps: int = 20, noise_by_feature: bool | None = None
-) -> Factorisation:
+def untrained(kinds: torch.Tensor, sweeps: int = 20, noise_by_feature: bool | None = None) -> Factorisation:
     torch.manual_seed(0)
-    config = FactorisationConfig(
-        latent=LATENT, signature=2, sweeps=sweeps, noise_by_feature=noise_by_feature
-    )
+    config = FactorisationConfig(latent=LATENT, signature=2, sweeps=sweeps, noise_by_feature=noise_by_feature)
     return Factorisation(config, kinds, torch.zeros(0))
 
 

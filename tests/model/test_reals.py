@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from tests.model.conftest import CLOSED, able, ratings_table
@@ -272,3 +273,27 @@ def test_scales_of_thirty_orders_of_magnitude_are_fine(size: float, shots: int) 
 def _of_many_orders() -> Headstart:
     scale = 10 ** np.linspace(-20, 10, FEATURES)
     return Headstart(**CLOSED).fit(table_of(scale * numbers()[:, :FEATURES]))
+
+
+def test_exact_features_have_smaller_deviations_than_noisy_ones(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    noise = np.where(np.arange(12) < 4, 0.1, 1.0)
+    values = random.normal(size=(150, 2)) @ random.normal(size=(2, 12)) + noise * random.normal(size=(150, 12))
+    frame = pd.DataFrame(np.where(random.random(values.shape) < 0.8, values, np.nan), dtype=float)
+    frame.columns = [f"f{j:02}" for j in range(12)]
+    frame.insert(0, "row", [f"r{i:03}" for i in range(150)])
+    backbone = {"name": "factorisation", "noise_by_feature": True}
+    model = Headstart(adapter="bayes", backbone=backbone, quiet=True).fit(frame, kinds="real:0:1")
+    hidden = np.isnan(frame.iloc[:, 1:].to_numpy())
+    prediction = model.predict(list(frame["row"]), list(frame.columns[1:]))
+    errors, std = np.where(hidden, values - prediction.mean, np.nan), prediction.std
+    for of in (noise < 0.5, noise > 0.5):
+        assert np.nanstd(errors[:, of]) == pytest.approx(std[:, of][hidden[:, of]].mean(), rel=0.35)
+    assert std[:, noise < 0.5].mean() < 0.5 * std[:, noise > 0.5].mean()
+    # A new feature has the usual noise; an observation or a saved folder does not change that of a known one.
+    model.observe({"r000": {"f00": 0.3}})
+    again = model.predict(list(frame["row"]), ["f00"]).std
+    np.testing.assert_allclose(again[1:, 0], std[1:, 0], rtol=0.1)
+    model.save(tmp_path / "model")
+    loaded = Headstart.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(list(frame["row"]), ["f00"]).std, again)
