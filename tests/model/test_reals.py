@@ -278,7 +278,8 @@ def _of_many_orders() -> Headstart:
 def test_exact_features_have_smaller_deviations_than_noisy_ones(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     noise = np.where(np.arange(12) < 4, 0.1, 1.0)
-    values = random.normal(size=(150, 2)) @ random.normal(size=(2, 12)) + noise * random.normal(size=(150, 12))
+    values = random.normal(size=(150, 2)) @ random.normal(size=(2, 12))
+    values += noise * random.normal(size=(150, 12))
     frame = pd.DataFrame(np.where(random.random(values.shape) < 0.8, values, np.nan), dtype=float)
     frame.columns = [f"f{j:02}" for j in range(12)]
     frame.insert(0, "row", [f"r{i:03}" for i in range(150)])
@@ -291,7 +292,7 @@ def test_exact_features_have_smaller_deviations_than_noisy_ones(tmp_path: Path) 
         assert np.nanstd(errors[:, of]) == pytest.approx(std[:, of][hidden[:, of]].mean(), rel=0.35)
     assert std[:, noise < 0.5].mean() < 0.5 * std[:, noise > 0.5].mean()
     # A new feature has the usual noise; an observation or a saved folder does not change that of a known one.
-    model.observe({"r000": {"f00": 0.3}})
+    model.observe([("r000", "f00", 0.3)])
     again = model.predict(list(frame["row"]), ["f00"]).std
     np.testing.assert_allclose(again[1:, 0], std[1:, 0], rtol=0.1)
     model.save(tmp_path / "model")
