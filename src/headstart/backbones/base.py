@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NoReturn, Self, cast
 
@@ -94,6 +94,10 @@ class Backbone(nn.Module, ABC):
     def batch_states(self, cells: Cells) -> RowStates:
         """Compute the states of a batch of rows from their observations; a row can be empty."""
 
+    def batch_function(self) -> Callable[[Cells], RowStates]:
+        """Return ``batch_states`` for several batches, which share what does not depend on the rows."""
+        return self.batch_states
+
     @torch.no_grad()
     def states(self, cells: Cells, hidden: Tensor | None = None, batch: int | None = None) -> RowStates:
         """Compute the states of any number of rows in batches of ``batch`` rows.
@@ -101,6 +105,7 @@ class Backbone(nn.Module, ABC):
         The features in the mask ``hidden`` (features,) are ignored.
         """
         # Each batch has a constant cost that grows with the features: use at most about 256 batches.
+        batch_states = self.batch_function()
         batch = batch or min(2**14, max(1024, len(cells) // 256))
         starts = range(0, len(cells), batch)
 
@@ -108,7 +113,7 @@ class Backbone(nn.Module, ABC):
             block = cells.block(start, min(len(cells), start + batch))
             if hidden is not None:
                 block = block.keep(~hidden[block.index])
-            return self.batch_states(block)
+            return batch_states(block)
 
         states: RowStates | None = None
         memory = PER_NUMBER * batch * (self.activation_size + 1) ** 2
@@ -117,7 +122,7 @@ class Backbone(nn.Module, ABC):
                 return part
             states = part.room_for(len(cells)) if states is None else states
             states.put(start, part)
-        return self.batch_states(cells) if states is None else states
+        return batch_states(cells) if states is None else states
 
     # -- optional capabilities --------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ trains the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -164,10 +164,14 @@ class Factorisation(Backbone):
             self._row_passes = count_passes(self.kinds, noisy=self.noisy_rows)
         return self._row_passes
 
-    def head_moments(self) -> HeadMoments:
-        """Return the moments of the backbone's own heads."""
-        stacked, zeros = self.heads.stacked, None
-        second, precision = self.covariance + outer_products(stacked), self.observation_precision
+    def second_moments(self) -> Tensor:
+        """Return E[(v, b)(v, b)ᵀ] of the backbone's own heads: (features, packed)."""
+        return self.covariance + outer_products(self.heads.stacked)
+
+    def head_moments(self, second: Tensor | None = None) -> HeadMoments:
+        """Return the moments of the backbone's own heads; ``second`` are its ``second_moments``."""
+        stacked, zeros, precision = self.heads.stacked, None, self.observation_precision
+        second = self.second_moments() if second is None else second
         if self.usual_clicks is not None:
             weights = torch.where(is_click(self.kinds), precision, 0.0)
             zeros = Zeros(ZERO_WEIGHT * weights @ second, self.usual_clicks)
@@ -177,13 +181,26 @@ class Factorisation(Backbone):
 
     def batch_states(self, cells: Cells) -> RowStates:
         """Compute the states of rows; the activation is the posterior mean of the factors."""
-        signature = self.signature(cells)
-        return self._states(self.posterior_of_rows(cells, signature), signature, cells, self.kinds)
+        return self.batch_function()(cells)
 
-    def posterior_of_rows(self, cells: Cells, signature: Tensor | None = None) -> RowPosterior:
-        """Compute the posteriors of rows' factors given the backbone's own heads."""
+    def batch_function(self) -> Callable[[Cells], RowStates]:
+        """Return ``batch_states`` for several batches, which share the moments of the heads."""
+        moments = self.head_moments()
+
+        def states(cells: Cells) -> RowStates:
+            signature = self.signature(cells)
+            return self._states(
+                self.posterior_of_rows(cells, signature, moments), signature, cells, self.kinds
+            )
+
+        return states
+
+    def posterior_of_rows(
+        self, cells: Cells, signature: Tensor | None = None, moments: HeadMoments | None = None
+    ) -> RowPosterior:
+        """Compute the posteriors of rows' factors given the backbone's own heads and their ``moments``."""
         prior = self.factor_prior(self.signature(cells) if signature is None else signature, cells.counts)
-        rows = RowBatch(cells, self.head_moments())
+        rows = RowBatch(cells, self.head_moments() if moments is None else moments)
         return row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
 
     def factor_prior(

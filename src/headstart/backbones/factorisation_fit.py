@@ -15,7 +15,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headstart.backbones.factorisation import Factorisation
-from headstart.backbones.row_posterior import RowBatch, RowPosterior, Zeros, relative_precision, row_posterior
+from headstart.backbones.row_posterior import (
+    RowBatch,
+    RowPosterior,
+    Zeros,
+    have_row_weights,
+    relative_precision,
+    row_posterior,
+)
 from headstart.core.clicks import ZERO_WEIGHT, count_clicks, estimate_exposure, is_click, usual_count
 from headstart.core.devices import move
 from headstart.core.likelihood import probit_scaled
@@ -223,19 +230,24 @@ class RowBlock:
 def row_blocks(backbone: Factorisation, cells: Cells) -> list[RowBlock]:
     """Split rows into blocks, for all sweeps with the same kinds and cells."""
     # If weights depend on rows, a dense product of rows and all features can be the cheapest.
-    per_cell = PER_CELL + (int(8 / DENSE_FROM) if backbone.head_moments().has_row_weights else 0)
+    per_cell = PER_CELL + (int(8 / DENSE_FROM) if have_row_weights(backbone.kinds) else 0)
     blocks = line_blocks(cells, PER_NUMBER * (backbone.latent + 1) ** 2, per_cell=per_cell)
     return [RowBlock(rows, cells) for rows, _ in blocks]
 
 
 def sweep_rows(
-    backbone: Factorisation, blocks: list[RowBlock], signatures: Tensor, rows: RowPosterior
+    backbone: Factorisation,
+    blocks: list[RowBlock],
+    signatures: Tensor,
+    rows: RowPosterior,
+    second: Tensor | None = None,
 ) -> Errors:
     """Update the posteriors ``rows`` once, in place, and return the errors of the observations.
 
-    Arrays of size rows × latent² exist for one block at a time.
+    ``second`` are the ``second_moments`` of the backbone. Arrays of size rows × latent² exist for one block
+    at a time.
     """
-    moments = backbone.head_moments()
+    moments = backbone.head_moments(second)
 
     def update(block: RowBlock) -> list[tuple[int, float, float]]:
         batch = RowBatch(block.cells, moments)
@@ -303,9 +315,14 @@ def _squared_zeros(batch: RowBatch, rows: RowPosterior) -> tuple[float, float]:
     return float(expected / moments.precision[clicks][0].double()), weight
 
 
-def sum_features(backbone: Factorisation, blocks: list[RowBlock], rows: RowPosterior) -> FeatureSums:
-    """Compute the sums over the observations of each feature, for the update of heads."""
-    moments, size = backbone.head_moments(), backbone.latent + 1
+def sum_features(
+    backbone: Factorisation, blocks: list[RowBlock], rows: RowPosterior, second: Tensor | None = None
+) -> FeatureSums:
+    """Compute the sums over the observations of each feature, for the update of heads.
+
+    ``second`` is as in ``sweep_rows``.
+    """
+    moments, size = backbone.head_moments(second), backbone.latent + 1
     total = torch.zeros(backbone.features, packed_size(size))
     linear = torch.zeros(backbone.features, size)
     squared_values = torch.zeros(backbone.features, dtype=torch.float64)
@@ -539,13 +556,14 @@ class FactorisationTraining:
                 blocks = row_blocks(backbone, cells)
                 self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
                 self._update_head_prior(choosing=True)
-            errors = sweep_rows(backbone, blocks, signatures, self.rows)
+            second = backbone.second_moments()  # of heads, which change at the end of the sweep
+            errors = sweep_rows(backbone, blocks, signatures, self.rows, second)
             self._update_row_prior(self.rows, signatures, choosing=choosing)
             if choosing:
                 signatures = backbone.signature.shrink(differences, cells.counts)
             error = self._update_precision(errors)
             self._update_heads(
-                sum_features(backbone, blocks, self.rows), self.prior_means, self.prior_covariance
+                sum_features(backbone, blocks, self.rows, second), self.prior_means, self.prior_covariance
             )
             self._update_head_prior(choosing=choosing)
             if turn == backbone.sweeps:

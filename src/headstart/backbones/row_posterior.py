@@ -87,7 +87,7 @@ def _solve(precision: AnyArray, linear: AnyArray) -> tuple[AnyArray, AnyArray]:
     return means, packed.pack(covariances)
 
 
-def _have_row_weights(kinds: AnyArray) -> bool:
+def have_row_weights(kinds: AnyArray) -> bool:
     """Return whether the weights of observations depend on the row for any of ``kinds``: not for ratings."""
     return bool((kinds != KindType.RATING).any())
 
@@ -209,7 +209,7 @@ class HeadMoments:
     @property
     def has_row_weights(self) -> bool:
         """Whether the weight of any observation depends on its row, as for all kinds but ratings."""
-        return _have_row_weights(self.kinds)
+        return have_row_weights(self.kinds)
 
 
 def row_zeros(cells: Cells, kinds: Tensor, zeros: Zeros) -> Tensor:
@@ -395,7 +395,7 @@ class SparseRows(ObservedRows):
         self.heads = heads.stacked.index_select(0, cells.index).double()  # (n, latent + 1)
         ends = cells.indptr.tolist()
         self.parts = [slice(start, end) for start, end in pairwise(ends)]  # the observations of each row
-        self.has_row_weights = _have_row_weights(self.kinds)
+        self.has_row_weights = have_row_weights(self.kinds)
 
     def sums(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute sums by Gram matrices of the heads, and a sparse product with the covariances."""
@@ -435,7 +435,7 @@ class SingleRow(ObservedRows):
 
     def __init__(self, row: OneRow, zeros: tuple[Array, float] | None = None) -> None:
         self.values, self.weights, self.kinds = row.values, row.weights, row.kinds
-        self.has_row_weights = _have_row_weights(row.kinds)
+        self.has_row_weights = have_row_weights(row.kinds)
         if self.has_row_weights:
             self.values, self.weights = weigh_click_values(row.values, row.weights, row.kinds)
         if zeros is not None:
@@ -480,7 +480,7 @@ def count_passes(kinds: Tensor, *, noisy: bool) -> int:
     """
     if bool(is_click(kinds).all()):
         return 1
-    return OTHER_PASSES if _have_row_weights(kinds) else RATING_PASSES if noisy else 1
+    return OTHER_PASSES if have_row_weights(kinds) else RATING_PASSES if noisy else 1
 
 
 def row_posterior(

@@ -163,14 +163,17 @@ class LooRidge:
         design = torch.cat([*parts, targets.new_ones(len(targets), 1)], dim=1)
         group_of_column = torch.cat([torch.full((part.shape[1],), g) for g, part in enumerate(parts)])
         group_of_column = torch.cat([group_of_column, torch.tensor([-1])])
+        found: dict[tuple[float, ...], tuple[float, float]] = {}  # by group and strengths of the others
         for _ in range(_PASSES):
             before = self.strengths.clone()
             for g, part in enumerate(parts):
                 if part.shape[1]:
-                    best = _best_strength(
-                        design, group_of_column, self.strengths, g, targets, weights, critical_value
-                    )
-                    self.strengths[g], self.gains[g] = best
+                    key = (g, *self.strengths[:g].tolist(), *self.strengths[g + 1 :].tolist())
+                    if key not in found:
+                        found[key] = _best_strength(
+                            design, group_of_column, self.strengths, g, targets, weights, critical_value
+                        )
+                    self.strengths[g], self.gains[g] = found[key]
             if torch.equal(before, self.strengths):
                 break
 
