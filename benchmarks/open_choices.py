@@ -157,8 +157,8 @@ def measure_left_out(table: Table, chosen: Preset, seeds: tuple[int, ...] = SEED
 def shorter(chosen: Preset) -> Preset:
     """Return the preset of MovieLens-1M with the training of a table of a twentieth of its size."""
     return chosen.revised(
-        pretraining=chosen.pretraining.revised(epochs=50, batch_size=128),
-        metatraining=chosen.metatraining.revised(epochs=50, batch_size=64, learning_rate=1e-3),
+        pretraining=chosen.pretraining.revised(epochs=50, steps=None, batch_size=128),
+        metatraining=chosen.metatraining.revised(epochs=50, steps=None, batch_size=64, learning_rate=1e-3),
     )
 
 

@@ -67,12 +67,20 @@ def test_the_papers_table_of_hyper_parameters(dataset, epochs, meta, rates, late
         assert training.validation_share == 0  # all of the 30 % train
 
 
-def test_a_smaller_table_is_trained_for_the_papers_number_of_steps():
-    paper = preset("paper", "elearning")
-    assert paper.pretraining.resolve_epochs(2389).epochs == 117  # 3 steps each
-    assert paper.metatraining.resolve_epochs(231).epochs == 120  # 2 steps each
-    movielens = preset("paper", "movielens")
-    assert movielens.pretraining.resolve_epochs(6040).epochs == 200
+@pytest.mark.parametrize(
+    ("dataset", "steps", "sizes", "epochs"),
+    [  # the paper's gradient steps; rows and meta-train features of the public table, and their epochs
+        ("movielens", (1800, 700), (6040, 1111), (258, 140)),  # 7 and 5 steps each
+        ("neuropathic", (1000, 300), (1000, 25), (1000, 300)),
+        ("elearning", (350, 240), (2389, 231), (117, 120)),  # 3 and 2 steps each
+    ],
+)
+def test_a_table_of_another_size_is_trained_for_the_papers_number_of_steps(dataset, steps, sizes, epochs):
+    paper = preset("paper", dataset)
+    trainings = (paper.pretraining, paper.metatraining)
+    assert tuple(training.steps for training in trainings) == steps
+    resolved = [training.resolve_epochs(size) for training, size in zip(trainings, sizes, strict=True)]
+    assert tuple(training.epochs for training in resolved) == epochs
 
 
 @pytest.mark.parametrize("name", PRESETS)
