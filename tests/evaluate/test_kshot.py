@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headstart.core.types import FeatureBatch, Heads
 from headstart.errors import InputError
 from headstart.evaluate.kshot import KShotTest, check_shots
+from headstart.evaluate.scoring import score_adapter
 from headstart.linalg.packed import pack
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -81,6 +82,45 @@ def test_predictions_are_link_of_head_times_activation_in_data_units(worlds):
             assert float(got[place]) == pytest.approx(kind.offset + kind.span * mean, rel=1e-5)
             place += 1
     assert place == len(got)
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_scores_equal_a_loop_over_features_and_cells(worlds, k):
+    """Pool the pairs of a 1 and a 0 over all binary features, and the squared errors over all others."""
+    test, world = KShotTest(*worlds.held_out(12), SHOTS, seed=0), worlds.knowledge()
+    runs = score_adapter("ridge", worlds.Ridge(worlds.RidgeConfig(), world), world, test, None, {})
+    found = {run.metric: run.value for run in runs if run.shots == k}
+    activation = world.states.activation.numpy()
+    context, targets = as_dicts(test.context(k).cells), as_dicts(test.targets)
+    pooled, squares, areas, errors = {0.0: [], 1.0: []}, [], [], []
+    for line, kind in enumerate(test.modelled.tolist()):
+        weight, bias = np.zeros(worlds.WIDTH), 0.0
+        for row, value in context[line].items():
+            weight += (value - 0.5) * activation[row] / len(context[line])
+            bias += (value - 0.5) / len(context[line])
+        own, scores = [], {0.0: [], 1.0: []}
+        for row, value in targets[line].items():
+            output = weight @ activation[row] + bias
+            linked = 1 / (1 + np.exp(-output))
+            if kind == KindType.BINARY:
+                scores[value].append(linked)
+                pooled[value].append(linked)
+            else:
+                own.append((4 * (linked - value) if kind == KindType.RATING else 2 * (output - value)) ** 2)
+        if own:
+            squares, errors = squares + own, [*errors, np.sqrt(np.mean(own))]
+        elif scores[0.0] and scores[1.0]:  # a feature of one class has no area
+            areas.append(share_of_pairs(scores))
+    assert len(areas) > 1
+    assert found["auroc"] == pytest.approx(share_of_pairs(pooled), abs=1e-5)
+    assert found["auroc_per_feature"] == pytest.approx(np.mean(areas), abs=1e-5)
+    assert found["rmse"] == pytest.approx(np.sqrt(np.mean(squares)), rel=1e-5)
+    assert found["rmse_per_feature"] == pytest.approx(np.mean(errors), rel=1e-5)
+
+
+def share_of_pairs(scores):
+    """Return the share of pairs of a 1 and a 0 in which the 1 has the higher score; ties count half."""
+    return np.mean([(one > zero) + 0.5 * (one == zero) for one in scores[1.0] for zero in scores[0.0]])
 
 
 def test_truth_and_standard_deviation_are_in_data_units(worlds):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from headstart.errors import InputError
+from headstart.evaluate import results
 from headstart.evaluate.kshot import KShotTest
 from headstart.evaluate.metrics import METRICS
 from headstart.evaluate.results import BATCH, Results, Run, Timing, metric_table, time_adapters, timing_table
@@ -177,3 +178,21 @@ def test_adapters_take_turns_in_full_batches_after_a_warm_up(worlds, monkeypatch
     assert adapters["a"].calls == [BATCH] * 8
     assert [(t.method, t.shots) for t in timings] == [("a", 0), ("a", 4), ("b", 0), ("b", 4)]
     assert all(0 < t.low <= t.ms_per_feature <= t.high for t in timings)
+
+
+def test_a_time_is_the_median_round_of_processor_time_divided_by_the_features_of_a_batch(worlds, monkeypatch):
+    """Table 1: each round takes the seconds of a list on a made-up clock; the first only warms up."""
+    world = worlds.knowledge()
+    test = KShotTest(*worlds.held_out(), [4], seed=0)
+    adapter = worlds.Ridge(worlds.RidgeConfig(), world)
+    now, seconds = [0.0], iter([9.0, 0.3, 0.1, 0.5])
+
+    def adapt(batch, states):
+        now[0] += next(seconds)
+
+    monkeypatch.setattr(adapter, "adapt", adapt)
+    monkeypatch.setattr(results.time, "process_time", lambda: now[0])
+    monkeypatch.setattr(results.torch, "get_num_threads", lambda: 1)
+    (timing,) = time_adapters({"a": adapter}, {4: test.context(4)}, world.states, rounds=3)
+    expected = [1000 * s / 128 for s in (0.3, 0.1, 0.5)]
+    assert [timing.ms_per_feature, timing.low, timing.high] == pytest.approx(expected)
