@@ -14,7 +14,7 @@ import argparse
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from headstart.evaluate.metrics import METRICS
-from headstart.evaluate.plots import Panel, Style, plot_panels
+from headstart.evaluate.plots import LIGHT, Panel, Style, plot_panels, styles_of
 from headstart.evaluate.results import Curve, Results, Run, TextTable, metric_table
 from headstart.experiments.presets import EPOCHS, EXPERIMENTS, MAML_EPOCHS, NEIGHBOURS
 from headstart.experiments.reproduce import PAPER_RATIOS, best_method, main_metric, versions
@@ -76,6 +76,16 @@ PEER_STYLES = {
     "iterative-imputer": Style("#B2182B", "<", _DASHED),
     "mice-like": Style("#B2182B", ">", (1.2, 1.2)),
 }
+# One style per method of the paper in all pictures; of a family, method-10 is solid.
+_PAPER_METHODS = {
+    method
+    for experiment in EXPERIMENTS.values()
+    for methods in experiment.all_methods.values()
+    for method in methods
+}
+PAPER_STYLES = styles_of(
+    sorted(_PAPER_METHODS, key=lambda method: (not method.endswith("-10"), method)), LIGHT
+)
 _SHOT_COLOURS = ("#B8B8B8", "#9ECAE1", "#6BAED6", "#3182BD", "#08519C", "#08224F")  # from few to many
 _SHOT_MARKERS = ("o", "s", "v", "P", "^", "D")
 
@@ -308,16 +318,15 @@ def data_table(results: Path, group: str = "paper") -> str:
     return "\n".join(lines)
 
 
-def peer_table(results: Path, study: str, metric: str, part: int) -> str:
-    """Return the means of the default and of the other methods to four digits, and its lead over the best.
+def peer_table(results: Path, study: str, metric: str, part: int, methods: Sequence[str] = PEERS) -> str:
+    """Return the means of ``methods`` to four digits, and the lead of the default over the best other method.
 
     The lead is a mean ± 1σ of the differences within splits, with the marks of ``lead_table``.
     """
     means, splits = peer_means(results, study, metric, part)
     values = values_of(load(results / "peers" / study, part), metric)
     shots = sorted({k for _, k in means})
-    methods = [method for method in PEERS if method in splits]
-    full = [method for method in methods if splits[method] == max(splits.values())]
+    full = [method for method in PEERS if splits.get(method) == max(splits.values())]
     best: dict[int, str] = {}
     leads: list[str] = []
     for k in shots:
@@ -329,7 +338,7 @@ def peer_table(results: Path, study: str, metric: str, part: int) -> str:
         of_means = np.array([sign * (means[rival, k] - means[DEFAULT, k])])
         leads.append(f"{_lead_text(within if len(within) else of_means, 4)} {rival}")
     cells: dict[str, list[str]] = {}
-    for method in methods:
+    for method in [method for method in methods if method in splits]:
         texts = [f"{means[method, k]:.4f}" if (method, k) in means else "" for k in shots]
         cells[_label(method, splits[method], max(splits.values()))] = texts
     return TextTable("", shots, {**cells, f"{DEFAULT} ahead of the best": leads}, best).to_markdown()
@@ -395,7 +404,7 @@ def peer_heat_map(results: Path, part: int = 32) -> bytes:
         bad="#eeeeee"
     )
     figure, axes = plt.subplots(
-        1, len(STUDIES), figsize=(11, 1.3 + 0.31 * len(order)), sharey=True, layout="constrained"
+        1, len(STUDIES), figsize=(10, 1.4 + 0.32 * len(order)), sharey=True, layout="constrained"
     )
     for i, (title, panel) in enumerate(zip(STUDIES.values(), axes, strict=True)):
         cells = np.array([leads[method][i] for method in order])
@@ -408,13 +417,13 @@ def peer_heat_map(results: Path, part: int = 32) -> bytes:
         for (y, x), value in np.ndenumerate(cells):
             if np.isfinite(value):
                 colour = "white" if abs(value) > 0.7 * limit else "#222222"
-                panel.text(x, y, _percent(value), ha="center", va="center", fontsize=8, color=colour)
+                panel.text(x, y, _percent(value), ha="center", va="center", fontsize=9, color=colour)
     axes[len(STUDIES) // 2].set_xlabel("shots: observations of the new feature")
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.01, extend="both")
     bar.set_label("% of the method's error that Headstart removes", fontsize=9)
     bar.outline.set_visible(False)
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
+    figure.savefig(file, format="png", dpi=150, metadata={"Software": None})
     plt.close(figure)
     return file.getvalue()
 
@@ -447,6 +456,39 @@ def peer_times(results: Path, sets: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def peer_others(results: Path, study: str, metric: str) -> str:
+    """Return the default's means and its lead over the best: averaged over features, and after 128."""
+    parts = {"after 32, averaged over features": (f"{metric}_per_feature", 32), "after 128": (metric, 128)}
+    return stacked(
+        {
+            title: peer_table(results, study, scored, part, methods=(DEFAULT,))
+            for title, (scored, part) in parts.items()
+        }
+    )
+
+
+def stacked(tables: Mapping[str, str]) -> str:
+    """Return one table with the lines of several, each line with the title of its table.
+
+    >>> few = "| shots | 0 |\\n|---|---:|\\n| chn | 1 |"
+    >>> many = "| shots | 0 | 1 |\\n|---|---:|---:|\\n| chn | 2 | 3 |"
+    >>> print(stacked({"few": few, "many": many}))
+    | shots | 0 | 1 |
+    |---|---:|---:|
+    | few: chn | 1 |  |
+    | many: chn | 2 | 3 |
+    """
+    heads = {title: table.splitlines()[:2] for title, table in tables.items()}
+    head = max(heads.values(), key=lambda lines: lines[0].count("|"))
+    width = head[0].count("|")
+    lines = [
+        f"| {title}: {line[2:]}" + "  |" * (width - line.count("|"))
+        for title, table in tables.items()
+        for line in table.splitlines()[2:]
+    ]
+    return "\n".join([*head, *lines])
+
+
 # -- the page -----------------------------------------------------------------------------------------
 
 
@@ -463,33 +505,26 @@ class Page:
         tables: dict[str, Callable[[], str]] = {"data": partial(data_table, self.folder)}
         for study, results in self.studies.items():
             metric, methods = main_metric(results), self.shown(study)
-            others = [method for method in methods if method != CHN]
+            others = [method for method in methods if method not in (CHN, "random")]
             name = study if study == "chronological" else f"kshot-{study}"
             tables[name] = partial(score_table, results, metric, methods)
             tables[f"{name} per feature"] = partial(score_table, results, f"{metric}_per_feature", methods)
             tables[f"{name} lead"] = partial(lead_table, results, metric, CHN, others)
-            tables[f"{name} lead per feature"] = partial(
-                lead_table, results, f"{metric}_per_feature", CHN, others
-            )
-            if set(MAML_EPOCHS) <= set(results.methods):
-                tables[f"maml-epochs {study}"] = partial(score_table, results, metric, MAML_EPOCHS)
             if study in self.smaller:
                 tables |= self._smaller_tables(study, metric)
-            if set(NEIGHBOURS) <= set(results.methods):
-                tables[f"knn-neighbours {study}"] = partial(score_table, results, metric, NEIGHBOURS)
-            if study in STUDIES:
-                tables |= self._default_tables(study, metric)
+        tables["maml-epochs"] = partial(self._table_of_all, MAML_EPOCHS)
+        tables["knn-neighbours"] = partial(self._table_of_all, NEIGHBOURS)
         if "elearning" in self.studies:
             tables |= self._elearning_tables(self.studies["elearning"])
         for study in (*STUDIES, "elearning-text"):
             metric = main_metric(load(self.folder / "peers" / study))
-            for scored, part in ((metric, 32), (f"{metric}_per_feature", 32), (metric, 128)):
-                name = f"peers {study} {scored} {part}"
-                tables[name] = partial(peer_table, self.folder, study, scored, part)
-                tables[f"{name} lead"] = partial(peer_lead_table, self.folder, study, scored, part)
+            tables[f"peers {study}"] = partial(peer_table, self.folder, study, metric, 32)
+            tables[f"peers {study} lead"] = partial(peer_lead_table, self.folder, study, metric, 32)
+            tables[f"peers {study} others"] = partial(peer_others, self.folder, study, metric)
         tables["peers times"] = partial(peer_times, self.folder, tuple(STUDIES))
         if (self.folder / "peers" / "elearning-text").is_dir():
-            tables |= self._text_tables()
+            tables["texts"] = self._text_table
+        tables["default"] = self._default_table
         tables["suggesting"] = self._suggesting_table
         return tables
 
@@ -501,24 +536,31 @@ class Page:
         best = (best_method(results, best_of),) if best_of else ()
         return [*methods[:-1], *best, methods[-1]]
 
-    def _default_tables(self, study: str, metric: str) -> dict[str, Callable[[], str]]:
-        """Return the tables of the package's default beside the paper's CHN, on the same targets."""
-        paper, default = select(self.studies[study], (CHN,)), self.default(study)
-        common = {run.split for run in paper.runs} & {run.split for run in default.runs}
-        runs = [run for run in (*paper.runs, *default.runs) if run.split in common]
-        both = Results(data={}, settings={}, runs=runs)
-        names = (CHN, DEFAULT)
-        return {
-            f"default {study}": partial(score_table, both, metric, names),
-            f"default {study} lead": lambda: "\n".join(
-                [
-                    lead_table(both, metric, DEFAULT, (CHN,)),
-                    lead_table(both, f"{metric}_per_feature", DEFAULT, (CHN,))
-                    .splitlines()[-1]
-                    .replace(f"| {CHN} ", f"| {CHN}, averaged over features ", 1),
+    def _table_of_all(self, methods: Sequence[str]) -> str:
+        """Return the scores of methods on the three data sets in one table."""
+        return stacked(
+            {
+                f"{title}, {main_metric(self.studies[study]).upper()}": score_table(
+                    self.studies[study], main_metric(self.studies[study]), methods
+                )
+                for study, title in STUDIES.items()
+            }
+        )
+
+    def _default_table(self) -> str:
+        """Return the lead of the package's default over the paper's CHN on the same targets."""
+        cells: dict[str, list[str]] = {}
+        shots: list[int] = []
+        for study, title in STUDIES.items():
+            runs = select(self.studies[study], (CHN,)).runs + self.default(study).runs
+            both, metric = Results(data={}, settings={}, runs=runs), main_metric(self.studies[study])
+            shots = both.shots
+            for scored, name in ((metric, ""), (f"{metric}_per_feature", ", averaged over features")):
+                values = values_of(both, scored)
+                cells[f"{title}, {metric.upper()}{name}"] = [
+                    _lead_text(_leads(values, scored, DEFAULT, CHN, k)) for k in shots
                 ]
-            ),
-        }
+        return TextTable("", shots, cells, {}, corner=f"{DEFAULT} ahead of {CHN}").to_markdown()
 
     def _smaller_tables(self, study: str, metric: str) -> dict[str, Callable[[], str]]:
         """Return the scores of MAML with smaller steps, and the lead of the paper's CHN over it."""
@@ -529,20 +571,17 @@ class Page:
             f"{SMALLER} {study} lead": partial(lead_table, both, metric, CHN, MAML_EPOCHS),
         }
 
-    def _text_tables(self) -> dict[str, Callable[[], str]]:
+    def _text_table(self) -> str:
         """Return the scores of the default on Eedi with and without the texts of questions."""
-        tables: dict[str, Callable[[], str]] = {}
-        for part in (32, 128):
-            runs = [
-                run.model_copy(update={"method": name})
-                for name, study in ((TEXTS, "elearning-text"), (SUBJECTS, "elearning"))
-                for run in select(load(self.folder / "peers" / study, part), (DEFAULT,)).runs
-            ]
-            both = Results(data={}, settings={}, runs=runs)
-            for metric in ("auroc", "auroc_per_feature"):
-                tables[f"texts {metric} {part}"] = partial(score_table, both, metric, (TEXTS, SUBJECTS))
-                tables[f"texts {metric} {part} lead"] = partial(lead_table, both, metric, TEXTS, (SUBJECTS,))
-        return tables
+        runs = [
+            run.model_copy(update={"method": name})
+            for name, study in ((TEXTS, "elearning-text"), (SUBJECTS, "elearning"))
+            for run in select(load(self.folder / "peers" / study), (DEFAULT,)).runs
+        ]
+        both = Results(data={}, settings={}, runs=runs)
+        scores = score_table(both, "auroc", (TEXTS, SUBJECTS))
+        lead = lead_table(both, "auroc", TEXTS, (SUBJECTS,)).splitlines()[-1]
+        return "\n".join([scores, lead.replace(f"| {SUBJECTS} ", "| lead of the texts ", 1)])
 
     def _suggestions(self) -> dict[str, dict[str, Curve]]:
         """Return the means of an earlier run of ``suggesting.py`` by set and method."""
@@ -581,14 +620,21 @@ class Page:
             "timings": partial(time_table, results, methods, shots),
             "timings ratios": partial(ratio_table, results, others, shots),
         }
-        for start in ("train", "chn-train"):
-            names = [f"{start}-{n}" for n in EPOCHS]
-            tables[f"finetuning {start}"] = partial(
-                score_table, results, main_metric(results), names, shots=finetuning.shots
-            )
-            tables[f"finetuning {start} lead"] = partial(
-                lead_table, results, main_metric(results), CHN, names[1:], shots=finetuning.shots
-            )
+        names, metric = (
+            {start: [f"{start}-{n}" for n in EPOCHS] for start in ("train", "chn-train")},
+            main_metric(results),
+        )
+        tables["finetuning"] = partial(
+            score_table, results, metric, names["train"] + names["chn-train"], shots=finetuning.shots
+        )
+        tables["finetuning lead"] = partial(
+            lead_table,
+            results,
+            metric,
+            CHN,
+            names["train"][1:] + names["chn-train"][1:],
+            shots=finetuning.shots,
+        )
         return tables
 
     def pictures(self) -> dict[str, bytes]:
@@ -596,11 +642,12 @@ class Page:
         pictures = {}
         for study in self.studies:
             name = study if study == "chronological" else f"kshot-{study}"
-            pictures[name] = plot_panels([self._panel(study, self.shown(study))])
+            pictures[name] = plot_panels([self._panel(study, self.shown(study))], styles=PAPER_STYLES)
         for name, methods in (("maml-epochs", MAML_EPOCHS), ("knn-neighbours", NEIGHBOURS)):
             # Bands of one colour would cover each other: the tables have the spread.
             panels = [_without_bands(self._panel(study, methods)) for study in STUDIES]
-            pictures[name] = plot_panels([panel for panel in panels if panel.curves], columns=1)
+            panels = [panel for panel in panels if panel.curves]
+            pictures[name] = plot_panels(panels, columns=1, styles=PAPER_STYLES)
         panels = self._epoch_panels()
         looks = zip(panels[0].curves, _SHOT_COLOURS, _SHOT_MARKERS, strict=True)
         shots = {name: Style(colour, marker, ()) for name, colour, marker in looks}
