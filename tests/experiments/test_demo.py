@@ -25,7 +25,8 @@ def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Pat
     curves = outcome.results.curves("rmse")
     ours = OURS  # closed form and networks are close here: rounding decides which the judge chooses
     facts = json.loads((tmp_path / "demo" / "films.headstart" / "model.json").read_text())
-    assert set(facts["judgement"]["candidates"]) == {"bayes", "chn-bayes"}
+    tried = {name.removesuffix(", with known heads") for name in facts["judgement"]["candidates"]}
+    assert tried == {"bayes", "chn-bayes"}
     assert list(curves) == [ours, NEIGHBOURS, *RIVALS]
     for rival in (NEIGHBOURS, *RIVALS):
         assert all(mine < theirs for mine, theirs in zip(curves[ours].mean, curves[rival].mean, strict=True))

@@ -50,7 +50,7 @@ RAW = [  # bodies that JSON libraries would not write
         "a lone surrogate",
         "/v1/observations",
         b'{"observations": [{"row": "\\ud800", "feature": "f1", "value": 1}]}',
-        422,
+        400,
     ),
     ("deep nesting", "/v1/observations", b"[" * 100_000, 400),
     ("not JSON", "/v1/predict", b"{", 400),

@@ -80,7 +80,12 @@ class FactorisationConfig(BackboneConfig):
         if signature is None:
             signature = min(most, features // 4) if by_choice else 0
         latent = self.latent or min(most, max(2, features // 3))
-        return self.revised(latent=latent, signature=signature, observed_by_choice=by_choice)
+        return self.revised(
+            latent=latent,
+            signature=signature,
+            observed_by_choice=by_choice,
+            noise_by_feature=bool(self.noise_by_feature),
+        )
 
 
 @register_backbone
