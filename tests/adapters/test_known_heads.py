@@ -15,9 +15,10 @@ from headstart import Headstart
 from headstart.adapters import adapter_config, build_adapter
 from headstart.adapters.bayes import BayesHead
 from headstart.adapters.known_heads import KnownHeadMixture
-from headstart.core.types import VALIDATION_SHOTS, Heads
+from headstart.core.types import VALIDATION_SHOTS
 from headstart.datasets import synthetic_ratings
 from headstart.errors import UnsupportedError
+from headstart.linalg.gaussian import ContextSums, condition_components, condition_on_sums, mix_moments
 from headstart.linalg.packed import unpack
 from headstart.table.kinds import KindType
 
@@ -135,25 +136,20 @@ def test_shares_follow_the_shots_in_both_libraries(tiny: Callable[..., Tiny]) ->
 
 
 def test_features_in_groups_gain_by_it() -> None:
-    """Half of the heads are equal to one vector, half to another; each new feature is one of them."""
-    generator = torch.Generator().manual_seed(0)
-    heads = torch.randn(2, 4, generator=generator)[torch.arange(40) % 2]
-    noisy = heads + 0.05 * torch.randn(40, 4, generator=generator)
-    world = Heads(noisy[:, :-1], noisy[:, -1])
-    spread = torch.from_numpy(np.cov(noisy.numpy().T))
-    rows = torch.cat([torch.randn(3, 3, generator=generator), torch.ones(3, 1)], 1).double()
-    context = rows @ heads[0].double()
-    gaussian, *_ = posterior_of(
-        noisy.mean(0).double().numpy(), spread.numpy(), rows.numpy(), context.numpy(), np.full(3, 0.5)
-    )
-    parts = [
-        posterior_of(head, SPREAD * spread.numpy(), rows.numpy(), context.numpy(), np.full(3, 0.5))
-        for head in torch.cat([world.weight, world.bias[:, None]], 1).double().numpy()
-    ]
-    evidence = np.exp([part[2] for part in parts])
-    mean, _ = mixture([(w, *part[:2]) for w, part in zip(evidence / evidence.sum(), parts, strict=True)])
-    truth = heads[0].double().numpy()
-    assert np.linalg.norm(mean - truth) < 0.6 * np.linalg.norm(gaussian - truth)
+    """Half of the heads are close to one vector, half to another; a new feature has the first one."""
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(2, 4))
+    heads = centres[np.arange(40) % 2] + 0.05 * random.normal(size=(40, 4))
+    rows = np.c_[random.normal(size=(3, 3)), np.ones(3)]
+    values, root = rows @ centres[0], np.linalg.cholesky(np.cov(heads.T))
+    weights = np.full(3, 2.0)
+    gram = rows.T @ (weights[:, None] * rows)
+    sums = ContextSums(np.float64(3), gram, rows.T @ (weights * values), weights @ values**2)
+    gaussian = condition_on_sums(sums, heads.mean(0)[None], root[None]).mean[0]
+    peaks = condition_components(sums, heads, SPREAD**0.5 * root)
+    evidence = np.exp(peaks.log_evidence - peaks.log_evidence.max())
+    mean, _ = mix_moments(evidence / evidence.sum(), peaks.means, peaks.gain.T @ peaks.gain)
+    assert np.linalg.norm(mean - centres[0]) < 0.6 * np.linalg.norm(gaussian - centres[0])
 
 
 def test_other_adapters_refuse_it(tiny: Callable[..., Tiny]) -> None:
