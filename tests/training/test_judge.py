@@ -41,6 +41,7 @@ from headstart.training.comparison import (
     draw_rows,
     isotonic_decreasing,
     predict_held_out,
+    smooth_shares,
     weighted_ndcg,
 )
 from headstart.training.episodes import cross_fitted_tasks
@@ -349,6 +350,30 @@ def test_only_a_table_of_nothing_but_binary_features_is_taken_as_numbers() -> No
     assert {str(kind) for kind in numbers.kinds} == {"rating:0:1"}
     assert torch.equal(numbers.cells().values, binary.cells().values)
     assert numbers.features == binary.features
+
+
+# -- The shares of heads like known ones
+
+
+def test_smooth_shares_are_the_weighted_least_squares_written_out() -> None:
+    random = np.random.default_rng(3)
+    shots, pairs, expected = 5, [], []
+    for _ in range(shots):
+        errors = [[list(random.normal(size=4)) for _ in range(6)] for _ in range(2)]
+        pairs.append((outcome(list(range(6)), errors[0]), outcome(list(range(6)), errors[1])))
+    products, weights = np.zeros(shots), np.zeros(shots)
+    for k, (alike, plain) in enumerate(pairs):
+        difference = (alike.predictive.mean - plain.predictive.mean).double().numpy()
+        error = (plain.truth - plain.predictive.mean).double().numpy()
+        weights[k] = difference @ difference
+        products[k] = 6 / (6 + 10) * (difference @ error)  # shrunk to 0 by 6 features
+    for k in range(shots):
+        near = {k: 1.0} if k == 0 else {k - 1: 0.5 if k > 1 else 0.0, k: 1.0, k + 1: 0.5}
+        near = {other: share for other, share in near.items() if other < shots}
+        share = sum(w * products[i] for i, w in near.items()) / sum(w * weights[i] for i, w in near.items())
+        expected.append(min(max(share, 0.0), 1.0))
+    np.testing.assert_allclose(smooth_shares(pairs), expected, rtol=1e-5)
+    assert 0 < max(expected) < 1
 
 
 # -- The shares of a blend, measured on features held back
