@@ -259,8 +259,8 @@ class Choice:
         """Apply the choice to a trained adapter."""
         if self.shrinks_mean:
             adapter.shrink_mean_head()
-        if self.known_heads is not None:
-            adapter.set_known_head_shares(self.known_heads)
+        if adapter.mixes_known_heads:  # the final training may have set other shares
+            adapter.set_known_head_shares(0.0 if self.known_heads is None else self.known_heads)
 
 
 @dataclass(frozen=True)
