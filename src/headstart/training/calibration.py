@@ -181,9 +181,9 @@ class Calibration:
         for kind in set(kinds[~outcome.binary].tolist()) - {int(KindType.CLICK)}:
             of_kind = (kinds == kind) & ~outcome.binary
             weights = None if outcome.weights is None else outcome.weights[of_kind]
-            present = self.factor(shots[of_kind], kinds[of_kind])  # (n, levels)
+            current = self.factor(shots[of_kind], kinds[of_kind])  # (n, levels)
             for level in range(len(LEVELS)):
-                by_level = _interval_factors(ratios[of_kind] / present[:, level], share, weights)
+                by_level = _interval_factors(ratios[of_kind] / current[:, level], share, weights)
                 factors[kind, level] = by_level[level]
         return replace(self, known_factors=factors)
 
@@ -309,16 +309,16 @@ def _click_terms(
 
     The least probability is one of ``_LEAST_SHARES`` of the mean.
     """
-    mean, found = float(_weighted_mean(truth.double(), weights)), []
+    mean, fits = float(_weighted_mean(truth.double(), weights)), []
     counts = torch.ones_like(truth) if weights is None else weights
-    for part in _LEAST_SHARES:
-        least = max(part * mean, LEAST_CHANCE)
+    for least_share in _LEAST_SHARES:
+        least = max(least_share * mean, LEAST_CHANCE)
         log_odds = click_log_odds(probability.double(), least)[0]
         slope, shift = _platt(log_odds, truth, share, weights)
         outputs = slope * log_odds + shift
         losses = counts.double() * (torch.nn.functional.softplus(outputs) - truth.double() * outputs)
-        found.append((float(losses.sum()), slope, shift, least))
-    return min(found)[1:]
+        fits.append((float(losses.sum()), slope, shift, least))
+    return min(fits)[1:]
 
 
 def _platt(logits: Tensor, truth: Tensor, share: float, weights: Tensor | None = None) -> tuple[float, float]:

@@ -171,10 +171,12 @@ def _outcomes(
             for episode in by_fold
             if episode.states is tasks.states[fold]
         }
-        for some in _split_by_size(in_fold):
-            targets_by_shots = [add_zeros(each.targets, each.context, seed, rows) for each in some.values()]
+        for group in _split_by_size(in_fold):
+            targets_by_shots = [
+                add_zeros(episode.targets, episode.context, seed, rows) for episode in group.values()
+            ]
             targets = Cells.concatenate(targets_by_shots)
-            context = FeatureBatch.concatenate([episode.context for episode in some.values()])
+            context = FeatureBatch.concatenate([episode.context for episode in group.values()])
             heads = adapter.adapt(context, refined)
             predictive = predict_cells(heads, refined, targets, context.kinds, likelihood)
             local = None
@@ -184,13 +186,13 @@ def _outcomes(
                 local = neighbours.shifts_at_strength_one(context, residuals, targets)
             binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
             features = [
-                torch.nonzero((tasks.batch.shots > shots) & (tasks.fold == fold))[:, 0] for shots in some
+                torch.nonzero((tasks.batch.shots > shots) & (tasks.fold == fold))[:, 0] for shots in group
             ]
             outcome = Outcome(
                 predictive, targets.values, torch.cat(features)[targets.lines], binary, targets.weights, local
             )
-            sizes = [len(each.index) for each in targets_by_shots]
-            for shots, part in zip(some, _split_outcome(outcome, sizes), strict=True):
+            sizes = [len(cells.index) for cells in targets_by_shots]
+            for shots, part in zip(group, _split_outcome(outcome, sizes), strict=True):
                 parts[shots].append(part)
     return {shots: concatenate_outcomes(outcomes) for shots, outcomes in parts.items()}
 
@@ -200,17 +202,17 @@ def _split_by_size(episodes: dict[int, Episode]) -> Iterator[dict[int, Episode]]
 
     The episodes of a group are predicted together, because on a small table calls cost more than numbers.
     """
-    some: dict[int, Episode] = {}
+    group: dict[int, Episode] = {}
     count = 0
     for shots, episode in episodes.items():
         size = len(episode.context.cells.index) + len(episode.targets.index)
-        if some and count + size > _CELLS_AT_ONCE:
-            yield some
-            some, count = {}, 0
-        some[shots] = episode
+        if group and count + size > _CELLS_AT_ONCE:
+            yield group
+            group, count = {}, 0
+        group[shots] = episode
         count += size
-    if some:
-        yield some
+    if group:
+        yield group
 
 
 def _split_outcome(outcome: Outcome, sizes: list[int]) -> Iterator[Outcome]:
@@ -243,7 +245,7 @@ def score_means(known: Cells, tasks: Tasks, *, seed: int) -> dict[int, FeatureEr
         weights = torch.ones_like(predicted) if targets.weights is None else targets.weights.double()
         features = torch.nonzero(tasks.batch.shots > shots)[:, 0]
         squared = weights * (predicted - targets.values) ** 2
-        sums, counts = (torch.bincount(targets.lines, each, len(features)) for each in (squared, weights))
+        sums, counts = (torch.bincount(targets.lines, part, len(features)) for part in (squared, weights))
         errors[shots] = FeatureErrors(features, sums, counts)
     return errors
 
@@ -306,12 +308,12 @@ def weighted_ndcg(scores: Tensor, truth: Tensor, weights: Tensor, lists: Tensor)
     lengths = torch.where(relevant, 1.0, weights[order].double())
     starts = offsets(torch.bincount(lists, lengths, count))
     ranks = lengths.cumsum(0) - starts[lists]
-    places = relevant.cumsum(0) - offsets(torch.bincount(lists[relevant], minlength=count))[lists]
-    gains, best = (
-        torch.where(relevant, 1 / torch.log2(1 + part.clamp(min=1)), 0.0) for part in (ranks, places)
+    ideal_ranks = relevant.cumsum(0) - offsets(torch.bincount(lists[relevant], minlength=count))[lists]
+    gains, ideal_gains = (
+        torch.where(relevant, 1 / torch.log2(1 + part.clamp(min=1)), 0.0) for part in (ranks, ideal_ranks)
     )
-    sums, ideal = (torch.bincount(lists, part.double(), count) for part in (gains, best))
-    return sums / ideal.clamp(min=1e-12)
+    sums, ideal_sums = (torch.bincount(lists, part.double(), count) for part in (gains, ideal_gains))
+    return sums / ideal_sums.clamp(min=1e-12)
 
 
 def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
@@ -517,8 +519,8 @@ def predict_held_out_rows(
         if not len(rows):
             return None
         contexts = [
-            cells.keep(rank < size).take(some)
-            for size, some in zip(VALIDATION_SHOTS, rows_by_shots, strict=True)
+            cells.keep(rank < size).take(rows_of_size)
+            for size, rows_of_size in zip(VALIDATION_SHOTS, rows_by_shots, strict=True)
         ]
         context, targets = Cells.concatenate(contexts), all_targets.take(rows).transpose()
         row_states, local = backbone.states(context), None
@@ -531,8 +533,7 @@ def predict_held_out_rows(
         predictive = predict_cells(heads, refined, targets, known.kinds[sample], knowledge.likelihood)
         binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
         outcome = Outcome(predictive, targets.values, rows[targets.index], binary, targets.weights, local)
-        sizes = torch.tensor(VALIDATION_SHOTS).repeat_interleave(
-            torch.tensor([len(r) for r in rows_by_shots])
-        )
+        counts = torch.tensor([len(rows_of_size) for rows_of_size in rows_by_shots])
+        sizes = torch.tensor(VALIDATION_SHOTS).repeat_interleave(counts)
         shots, observed = known.shots[sample][targets.lines], sizes[targets.index]
         return move(RowOutcomes(outcome, shots, observed), CPU)

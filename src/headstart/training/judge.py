@@ -131,11 +131,12 @@ def draw_folds(
     ``groups`` (columns,) are the numbers of the features of ``columns``, by default all different: the levels
     of a category are held out together.
     """
-    features, of = np.unique(columns if groups is None else groups, return_inverse=True)
+    features, feature_of_column = np.unique(columns if groups is None else groups, return_inverse=True)
     order = np.random.default_rng(seed + 1).permutation(len(features))
     size = int(min(_MAX_HELD_OUT, max(2, round(_FOLD_SHARE * len(order)))))
     count = int(min(_MAX_FOLDS, max(1, round(_TARGET_HELD_OUT / size)), len(order) // size))
-    return [np.sort(columns[np.isin(of, order[i * size : (i + 1) * size])]) for i in range(count)]
+    held_out = (np.isin(feature_of_column, order[i * size : (i + 1) * size]) for i in range(count))
+    return [np.sort(columns[mask]) for mask in held_out]
 
 
 def train_best(
@@ -185,10 +186,7 @@ def train_best(
     )
     if judge_in_training or choice is None:
         trained, judgement = _train_and_choose(trainer, table, features)
-        judged = choice is not None and (
-            choice.local is not None or choice.shrinks_mean or choice.known_heads is not None
-        )
-        keep = judged and trained.adapter.config.name == CLOSED_FORM
+        keep = choice is not None and choice.is_adjusted and trained.adapter.config.name == CLOSED_FORM
     else:
         calibrate = choice.calibration is None
         trained, keep = trainer.train(choice.adapter, "adapter", {}, calibrate=calibrate), True
@@ -223,15 +221,15 @@ def _train_and_choose(
     if not beats(candidates[NETWORKS], candidates[CLOSED_FORM], _MARGIN):
         chosen, trained = CLOSED_FORM, trainer.train(adapter_config(CLOSED_FORM), "closed form", {})
         candidates = {**candidates, **trained.candidates}
-    found = fit_known_head_shares(
+    shares_and_outcomes = fit_known_head_shares(
         candidates[chosen],
         trained.adapter.set_known_head_shares,
         lambda: CandidateOutcomes(trainer.predict_validation(trained.adapter)),
     )
-    if found is not None:
+    if shares_and_outcomes is not None:
         chosen = f"{chosen}{LIKE_KNOWN}"
-        candidates[chosen] = found[1]
-        calibration = Calibration.fit(found[1].outcomes, VALIDATION_SHOTS, by_level=True)
+        _, candidates[chosen] = shares_and_outcomes
+        calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
         trained = replace(trained, calibration=calibration)
     judgement = build_judgement(candidates, chosen, len(trainer.validation))
     if (positions := trainer.validation.batch.positions) is None or not means_apply(table, features):
@@ -254,6 +252,11 @@ class Choice:
     local: LocalStrengths | None = None  # of local parts; None: without them
     shrinks_mean: bool = False  # whether the mean head is shrunk towards the direction of row means
     known_heads: Tensor | None = None  # shares of heads that resemble known ones; None: 0
+
+    @property
+    def is_adjusted(self) -> bool:
+        """Whether the adapter gets a local part, a shrunk mean head, or shares of known heads."""
+        return self.local is not None or self.shrinks_mean or self.known_heads is not None
 
     def apply(self, adapter: Adapter) -> None:
         """Apply the choice to a trained adapter."""
@@ -293,8 +296,8 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Outcomes of candidates with one link, in all folds."""
+class RecipeOutcomes:
+    """Outcomes of candidates that were trained with one recipe, in all folds."""
 
     folds: list[Fold]
     outcomes: list[dict[str, dict[int, Outcome]]]  # by fold, name and shots, without local parts
@@ -321,8 +324,17 @@ class Judged:
             fold.adapters[CLOSED_FORM].shrink_mean_head()
 
 
+class Leader(NamedTuple):
+    """The best of the candidates that were compared so far."""
+
+    name: str
+    recipe: Recipe
+    adapter: AdapterConfig
+    outcomes: RecipeOutcomes
+
+
 class FoldOutcomes(NamedTuple):
-    """Outcomes of one fold, as in ``Judged``; those of a candidate by shots."""
+    """Outcomes of one fold, as in ``RecipeOutcomes``; those of a candidate by shots."""
 
     fold: Fold
     outcomes: dict[str, dict[int, Outcome]]
@@ -371,66 +383,80 @@ class Judge:
         if this lowers its error, and the chosen candidate a local part if ``fit_local_strengths`` finds
         strengths for it.
         """
-        adapter, chosen, given = adapter_config(CLOSED_FORM), CLOSED_FORM, recipe
         if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE:
             no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
-            return Choice(recipe, adapter, no_comparison)
-        adapters = (adapter, adapter_config(BLEND)) if networks else (adapter,)
-        first = judged = self._judge(recipe, adapters)
-        candidates = {each.name: judged.candidate(each.name) for each in adapters}
-        identity = recipe.revised(binary_link="identity")
-        if self.all_binary and identity != recipe:
-            as_numbers = self._judge(identity, (adapter,), rival=judged)
-            if as_numbers.is_complete:
-                name = f"{CLOSED_FORM}, 0 and 1 as numbers"
-                candidates[name] = as_numbers.candidate(CLOSED_FORM)
-                if beats(candidates[name], candidates[chosen], 0.0):
-                    chosen, recipe, judged = name, identity, as_numbers
-        if not networks and (with_noise := self._with_noise_by_feature(recipe)) is not None:
-            own = self._judge(with_noise, (adapter,), rival=judged)
-            if own.is_complete:
-                name = f"{CLOSED_FORM}, noise by feature"
-                candidates[name] = own.candidate(CLOSED_FORM)
-                if not beats(candidates[chosen], candidates[name], 0.0) and _no_worse_at_rows(own, judged):
-                    chosen, recipe, judged = name, with_noise, own
-        if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
-            chosen, adapter, judged, recipe = NETWORKS, adapter_config(BLEND), first, given
-        candidates[chosen] = judged.predict(adapter.name, local=True)
-        known_heads = None
+            return Choice(recipe, adapter_config(CLOSED_FORM), no_comparison)
+        leader, candidates, means = self._choose_recipe(recipe, networks=networks)
+        chosen, recipe, adapter, trained = leader
+        candidates[chosen] = trained.predict(adapter.name, local=True)
+        known_head_shares = None
         if not self.has_clicks:  # whose rankings are judged
-            found = fit_known_head_shares(
+            shares_and_outcomes = fit_known_head_shares(
                 candidates[chosen],
-                partial(judged.set_known_head_shares, adapter.name),
-                partial(judged.predict, adapter.name, local=True),
+                partial(trained.set_known_head_shares, adapter.name),
+                partial(trained.predict, adapter.name, local=True),
             )
-            if found is not None:
-                known_heads, chosen = found[0], f"{chosen}{LIKE_KNOWN}"
-                candidates[chosen] = found[1]
+            if shares_and_outcomes is not None:
+                chosen = f"{chosen}{LIKE_KNOWN}"
+                known_head_shares, candidates[chosen] = shares_and_outcomes
         shrinks_mean = False
         if adapter.name == CLOSED_FORM:
-            judged.shrink_mean_heads()
-            shrunk = _with_local_parts(judged.predict(CLOSED_FORM), candidates[chosen])
+            trained.shrink_mean_heads()
+            shrunk = _with_local_parts(trained.predict(CLOSED_FORM), candidates[chosen])
             shrinks_mean = beats(shrunk, candidates[chosen], 0.0)
             if shrinks_mean:
                 chosen = f"{chosen}, shrunk to row means"
                 candidates[chosen] = shrunk
-        local = fit_local_strengths(candidates[chosen])
-        if local is not None:
+        strengths = None
+        strengths_and_outcomes = fit_local_strengths(candidates[chosen])
+        if strengths_and_outcomes is not None:
             chosen = f"{chosen}, with neighbours"
-            candidates[chosen] = local[1]
+            strengths, candidates[chosen] = strengths_and_outcomes
         judgement = build_judgement(
             candidates, chosen, sum(len(np.unique(self.groups[fold])) for fold in self.folds)
         )
-        if first.means:
-            judgement = judgement.revised(means=_verdict_at(judgement.shots, first.means))
+        if means:
+            judgement = judgement.revised(means=_verdict_at(judgement.shots, means))
         calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
-        strengths = None if local is None else local[0]
-        if judged.rows is not None:
-            at_rows, rows = fit_known_strengths(judged.rows)
+        if trained.rows is not None:
+            at_rows, rows = fit_known_strengths(trained.rows)
             if any(at_rows):
                 strengths = (strengths or LocalStrengths()).revised(known=at_rows)
             calibration = calibration.fit_known(rows)
-        return Choice(recipe, adapter, judgement, calibration, strengths, shrinks_mean, known_heads)
+        return Choice(recipe, adapter, judgement, calibration, strengths, shrinks_mean, known_head_shares)
+
+    def _choose_recipe(
+        self, recipe: Recipe, *, networks: bool
+    ) -> tuple[Leader, dict[str, CandidateOutcomes], list[dict[int, FeatureErrors]]]:
+        """Train the closed form, networks if ``networks``, and other recipes that apply; choose the best.
+
+        Return the best candidate, the outcomes of all candidates by name, and the errors of row and column
+        means by fold. No outcome has a local part.
+        """
+        closed_form = adapter_config(CLOSED_FORM)
+        adapters = (closed_form, adapter_config(BLEND)) if networks else (closed_form,)
+        first = self._train_in_folds(recipe, adapters)
+        candidates = {adapter.name: first.candidate(adapter.name) for adapter in adapters}
+        leader = Leader(CLOSED_FORM, recipe, closed_form, first)
+        as_numbers = recipe.revised(binary_link="identity")
+        if self.all_binary and as_numbers != recipe:
+            rival = self._train_in_folds(as_numbers, (closed_form,), leader=leader.outcomes)
+            if rival.is_complete:
+                name = f"{CLOSED_FORM}, 0 and 1 as numbers"
+                candidates[name] = rival.candidate(CLOSED_FORM)
+                if beats(candidates[name], candidates[leader.name], 0.0):
+                    leader = Leader(name, as_numbers, closed_form, rival)
+        if not networks and (with_noise := self._with_noise_by_feature(leader.recipe)) is not None:
+            rival = self._train_in_folds(with_noise, (closed_form,), leader=leader.outcomes)
+            if rival.is_complete:
+                name = f"{CLOSED_FORM}, noise by feature"
+                candidates[name] = rival.candidate(CLOSED_FORM)
+                is_worse = beats(candidates[leader.name], candidates[name], 0.0)
+                if not is_worse and _no_worse_at_rows(rival, leader.outcomes):
+                    leader = Leader(name, with_noise, closed_form, rival)
+        if networks and beats(candidates[NETWORKS], candidates[leader.name], _MARGIN):
+            leader = Leader(NETWORKS, recipe, adapter_config(BLEND), first)
+        return leader, candidates, first.means
 
     def _with_noise_by_feature(self, recipe: Recipe) -> Recipe | None:
         """Return the recipe with a noise of each real feature; None if there is nothing to choose."""
@@ -441,12 +467,12 @@ class Judge:
             return None
         return recipe.revised(backbone=backbone.revised(noise_by_feature=True))
 
-    def _judge(
-        self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], rival: Judged | None = None
-    ) -> Judged:
+    def _train_in_folds(
+        self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], leader: RecipeOutcomes | None = None
+    ) -> RecipeOutcomes:
         """Train and predict in all folds; one of ``adapters`` is the closed form.
 
-        With a ``rival``, stop after a fold if its closed form is better by more than ``_RIVAL_MARGIN``.
+        With a ``leader``, stop after a fold if its closed form is better by more than ``_RIVAL_MARGIN``.
         """
         link = f" ({recipe.binary_link} link)" if self.all_binary else ""
         names = " and ".join(adapter.name for adapter in adapters)
@@ -455,16 +481,16 @@ class Judge:
         for number in range(len(self.folds)):
             # Local parts of known features take time: later folds have them only if they help in the first.
             local_rows = not folds or (folds[0].rows is not None and lowers_error_at_rows(folds[0].rows))
-            means = rival is None and self.means_apply  # the same for all recipes
+            means = leader is None and self.means_apply  # the same for all recipes
             folds.append(self.judge_fold(recipe, adapters, number, local_rows=local_rows, means=means))
-            if rival is not None:
-                own = _concatenate_folds([fold.outcomes[CLOSED_FORM] for fold in folds])
-                if beats(rival.candidate(CLOSED_FORM, len(folds)), own, _RIVAL_MARGIN):
+            if leader is not None:
+                rival = _concatenate_folds([fold.outcomes[CLOSED_FORM] for fold in folds])
+                if beats(leader.candidate(CLOSED_FORM, len(folds)), rival, _RIVAL_MARGIN):
                     break
         rows = [fold.rows for fold in folds if fold.rows is not None]
         if any(part.outcome.local is None for part in rows):
             rows = [replace(part, outcome=replace(part.outcome, local=None)) for part in rows]
-        return Judged(
+        return RecipeOutcomes(
             [fold.fold for fold in folds],
             [fold.outcomes for fold in folds],
             concatenate_row_outcomes(rows) if rows else None,
@@ -610,7 +636,7 @@ def fit_known_head_shares(
     Parameters
     ----------
     candidate : CandidateOutcomes
-        The outcomes of an adapter without these shares.
+        The outcomes of an adapter whose heads do not resemble known ones.
     set_shares : callable
         Sets the shares of the adapter: one number, or one for each of ``VALIDATION_SHOTS``.
     predict : callable
@@ -624,10 +650,10 @@ def fit_known_head_shares(
         than ``_KNOWN_HEADS_MARGIN`` standard errors of the difference: then they are 0.
     """
     set_shares(1.0)
-    alike = predict()
-    shares = _shares_at_shots(_with_local(alike), _with_local(candidate))
+    resembling = predict()
+    shares = _shares_at_shots(_with_local(resembling), _with_local(candidate))
     blended = CandidateOutcomes(
-        {k: blend(alike.outcomes[k], candidate.outcomes[k], share) for k, share in shares.items()}
+        {k: blend(resembling.outcomes[k], candidate.outcomes[k], share) for k, share in shares.items()}
     )
     helps = beats(_with_local(blended), _with_local(candidate), _KNOWN_HEADS_MARGIN)
     at_marks = torch.tensor(_at_all_shots(shares, shares) if helps else _at_all_shots({}, ()))
@@ -635,17 +661,17 @@ def fit_known_head_shares(
     return (at_marks, blended) if helps else None
 
 
-def _shares_at_shots(alike: CandidateOutcomes, plain: CandidateOutcomes) -> dict[int, float]:
-    """Return the shares of ``alike`` in the blends with the least error, by shots."""
-    shots = list(plain.outcomes)
-    shares = smooth_shares([(alike.outcomes[k], plain.outcomes[k]) for k in shots])
+def _shares_at_shots(candidate: CandidateOutcomes, other: CandidateOutcomes) -> dict[int, float]:
+    """Return the shares of ``candidate`` in its blends with ``other`` that have the least error, by shots."""
+    shots = list(other.outcomes)
+    shares = smooth_shares([(candidate.outcomes[k], other.outcomes[k]) for k in shots])
     return dict(zip(shots, shares, strict=True))
 
 
 def _with_local(candidate: CandidateOutcomes) -> CandidateOutcomes:
     """Return the outcomes with their local part, if it helps."""
-    found = fit_local_strengths(candidate)
-    return candidate if found is None else found[1]
+    strengths_and_outcomes = fit_local_strengths(candidate)
+    return candidate if strengths_and_outcomes is None else strengths_and_outcomes[1]
 
 
 # -- local parts --------------------------------------------------------------------------------------
@@ -670,15 +696,15 @@ def fit_local_strengths(candidate: CandidateOutcomes) -> tuple[LocalStrengths, C
     if beats(candidate, moved, _LOCAL_HARM):
         chosen = dict.fromkeys(chosen, 0.0)
     moved, similar = _shift_by(candidate, CHOSEN_PART, chosen), dict.fromkeys(chosen, 0.0)
-    enough = {k: each for k, each in moved.outcomes.items() if each.features >= _MIN_LOCAL_FEATURES}
+    enough = {k: part for k, part in moved.outcomes.items() if part.features >= _MIN_LOCAL_FEATURES}
     if enough:
-        judged = CandidateOutcomes(enough)
+        plain = CandidateOutcomes(enough)
         cross_fitted = CandidateOutcomes(
-            {k: _shift(each, SIMILAR_PART, _cross_fitted_strengths(each)) for k, each in enough.items()}
+            {k: _shift(part, SIMILAR_PART, _cross_fitted_strengths(part)) for k, part in enough.items()}
         )
-        if beats(cross_fitted, judged, _LOCAL_MARGIN):
-            lower = _where_lower(cross_fitted, judged)
-            similar |= {k: lower[k] * _best_strength(each) for k, each in enough.items()}
+        if beats(cross_fitted, plain, _LOCAL_MARGIN):
+            lower = _where_lower(cross_fitted, plain)
+            similar |= {k: lower[k] * _best_strength(part) for k, part in enough.items()}
     if not any(chosen.values()) and not any(similar.values()):
         return None
     strengths = LocalStrengths(similar=_at_all_shots(similar, enough), chosen=_at_all_shots(chosen, chosen))
@@ -709,7 +735,7 @@ def lowers_error_at_rows(rows: RowOutcomes, standard_errors: float = 0.0) -> boo
     return beats(moved, plain, standard_errors)
 
 
-def _no_worse_at_rows(candidate: Judged, other: Judged) -> bool:
+def _no_worse_at_rows(candidate: RecipeOutcomes, other: RecipeOutcomes) -> bool:
     """Return whether a candidate has no larger error at held-out rows; yes if none were held out."""
     if candidate.rows is None or other.rows is None:
         return True
@@ -739,7 +765,7 @@ def _at_all_shots(strengths: Mapping[int, float], known: Iterable[int]) -> tuple
 def _shift_by(candidate: CandidateOutcomes, part: int, strengths: Mapping[int, float]) -> CandidateOutcomes:
     """Return the outcomes with a part of their local part at the ``strengths`` by shots."""
     return CandidateOutcomes(
-        {shots: _shift(each, part, strengths[shots]) for shots, each in candidate.outcomes.items()}
+        {shots: _shift(outcome, part, strengths[shots]) for shots, outcome in candidate.outcomes.items()}
     )
 
 
