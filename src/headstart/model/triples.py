@@ -40,7 +40,7 @@ from headstart.table.kinds import (
     is_value,
     require_representable,
 )
-from headstart.table.labels import LabelledSource, as_number
+from headstart.table.labels import as_number
 from headstart.table.names import MAX_SUGGESTIONS, as_name
 from headstart.table.reading import (
     Columns,
@@ -413,7 +413,7 @@ def _read_source(data: object, columns: Columns, text: TextFormat | None) -> Rea
         lambda source: read_long(source, row, feature, value, columns.time, columns.weight),
         columns.weight,
     )
-    return ReadSource(observations, source.labels if isinstance(source, LabelledSource) else ())
+    return ReadSource(observations, source.labels)
 
 
 def _find_features(model: ModelState, keys: list[Any]) -> tuple[Names, list[Feature], NDArray[np.int64]]:

@@ -309,7 +309,7 @@ class Kind:
     @property
     def short(self) -> str:
         """The option, with the number of levels in place of more than 20 of them."""
-        levels = getattr(self.margin, "names", ())
+        levels = self.margin.level_names
         return self.option if len(levels) <= MAX_SHOWN else f"{self.name} of {len(levels)} levels"
 
     def allows(self, value: float) -> bool:

@@ -121,10 +121,9 @@ class LabelledSource(Source):
                     written.add(name)
                     if any(self._number(text) is None for text in distinct if text.strip()):
                         texts.add(name)
-        find_orders = getattr(self._source, "orders", None)
-        if texts and find_orders is not None:  # a frame does not convert texts to numbers
+        if texts and not self._source.converts_texts:
             texts |= written
-        self.orders = {} if find_orders is None else find_orders(sorted(texts))
+        self.orders = self._source.category_orders(sorted(texts))
         return texts
 
     def _number(self, text: str) -> float | None:
@@ -304,7 +303,7 @@ def resolve_labels(
 
 def _has_levels(margin: Margin | None) -> bool:
     """Return whether the user named the levels of a margin, and so their spelling."""
-    return bool(margin is not None and (margin.labels or getattr(margin, "names", ())))
+    return bool(margin is not None and (margin.labels or margin.level_names))
 
 
 def _unify_spellings(labels: Sequence[str]) -> list[str]:

@@ -81,6 +81,11 @@ class Margin:
         """The possible values in ascending order, if they are few; otherwise empty."""
         return ()
 
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        """The levels that a text form can list, as texts; empty if none are known."""
+        return ()
+
     def label(self, value: float) -> str | float:
         """Return the label of a value, or the value itself without labels."""
         return self.labels[self.levels.index(value)] if self.labels and value in self.levels else value
@@ -455,6 +460,11 @@ class Ordinal(Margin):
         return f"{self.name}:{write_levels(self.names)}" if self.names else self.name
 
     @property
+    def level_names(self) -> tuple[str, ...]:
+        """The levels."""
+        return self.names
+
+    @property
     def is_complete(self) -> bool:
         """Whether the scores are known."""
         return bool(self.scores)
@@ -565,6 +575,11 @@ class Category(Margin):
     def text(self) -> str:
         """The levels."""
         return f":{write_levels(self.names)}" if self.names else ""
+
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        """The levels."""
+        return self.names
 
     @property
     def allowed(self) -> str:

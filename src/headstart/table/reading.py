@@ -313,7 +313,7 @@ def read_contexts(
     wanted = np.array([name in features for name in observations.features], dtype=bool)
     chosen = np.flatnonzero(wanted[observations.feature_numbers])
     values: list[Any] = observations.values[chosen].tolist()
-    if isinstance(source, LabelledSource):
+    if source.labels:
         values = [source.labels[int(number)] for number in values]
     contexts: dict[str, dict[str, Any]] = {
         observations.features[number]: {} for number in np.flatnonzero(wanted)
@@ -340,7 +340,7 @@ def _read_values(
     source, observations = read_values(source, lambda source: read_wide(source, column, [value], axis))
     names = (observations.rows[number] for number in observations.row_numbers)
     contents: list[Any] = observations.values.tolist()
-    if isinstance(source, LabelledSource):
+    if source.labels:
         contents = [source.labels[int(number)] for number in contents]
     values = dict(zip(names, contents, strict=True))
     if len(values) < len(observations.row_numbers):
@@ -588,35 +588,76 @@ def assemble(
             (observations, metadata, row_metadata), columns.normalise(), form, kinds, duplicates, text
         )
     )
-    source, form, columns, described, lines, known_rows, row_lines, _ = opened
-    row, feature, value = columns.or_default()
-    spoken = Words.from_columns(row, feature, value, words)
-    long = form == "long"
     if _is_click(kinds) and duplicates == "error":  # repeated clicks are more clicks
         duplicates = "sum"
+    table = _read_observations(opened, duplicates)
+    if table.source.labels or needs_labels(kinds):
+        table, kinds = _replace_labels(table, kinds)
+    if opened.lines is not None:
+        described = [table.bases.get(name, name) for name in opened.described]
+        table.source_notes.extend(_compare_features(table.observed_features, described))
+    resolved, kind_notes = _resolve_kinds(kinds, table.rows, table.features, table.observations, duplicates)
+    cells = _not_applicable_cells(opened, table, text)
+    features = _feature_metadata(table, metadata_types or {}, {} if encoders is None else encoders, reporter)
+    rows = _row_metadata(opened, table.rows, row_metadata_types or {}, reporter)
+    index = table.observations
+    parts = TableParts(
+        table.rows,
+        table.features,
+        resolved,
+        index.row_index,
+        index.feature_index,
+        index.values,
+        features.lines,
+        features.schema,
+        (*table.source_notes, *table.value_notes, *kind_notes, *features.notes, *rows.notes),
+        features.encoders,
+        rows.lines,
+        rows.schema,
+        index.times,
+        index.weights,
+        Words.from_columns(*opened.columns.or_default(), words),
+        cells,
+    )
+    return parts, features.vectors
+
+
+class _RawTable(NamedTuple):
+    """A table whose kinds are not resolved yet."""
+
+    source: Source
+    rows: Names
+    features: Names
+    observations: SortedObservations
+    described: list[str]  # the features that have metadata
+    lines: pa.Table | None  # their metadata
+    observed_features: list[str]  # those of ``features`` with observations, before labels are replaced
+    bases: Mapping[str, str]  # the feature of each column of a category
+    source_notes: list[str]
+    value_notes: list[str]
+
+
+def _read_observations(opened: _OpenSources, duplicates: str) -> _RawTable:
+    """Read the observations, number and sort their names, and merge duplicates."""
+    columns, long = opened.columns, opened.form == "long"
+    row, feature, value = columns.or_default()
 
     def read(source: Source) -> Observations:
         if long:
             return read_long(source, row, feature, value, columns.time, columns.weight)
         return read_wide(source, row, weight=columns.weight)
 
-    cells, skipped, as_given = NO_CELLS, (row, columns.weight), source
-    source, unsorted = run_in_each_process(lambda: read_values(as_given, read, columns.weight))
-    if text.not_applicable:
-        coded = [feature, value] if long else [name for name in as_given.columns if name not in skipped]
-        cells = find_cells(as_given, text.not_applicable, row, coded, long=long)
+    source, unsorted = run_in_each_process(lambda: read_values(opened.source, read, columns.weight))
     unsorted = shard_rows(unsorted, source.label)
-    first_notes, notes = [*unsorted.notes, *opened.notes], []
-    observed = unsorted.features
+    notes = [*unsorted.notes, *opened.notes, *_compare_rows(unsorted.rows, opened.known_rows)]
     # Lines of the long form have no meaningful order. Several processes agree on an order by sorting.
     arrange: Callable[[list[str]], Iterable[str]] = sorted_names if long or is_sharded() else dict.fromkeys
-    rows = Names(arrange([*unsorted.rows, *known_rows]), "row")
-    features = Names(arrange([*unsorted.features, *described]), "feature")
+    rows = Names(arrange([*unsorted.rows, *opened.known_rows]), "row")
+    features = Names(arrange([*unsorted.features, *opened.described]), "feature")
     row_index = _renumber(unsorted.row_numbers, rows.positions(unsorted.rows))
     feature_index = _renumber(unsorted.feature_numbers, features.positions(unsorted.features))
     values, times, weights = unsorted.values, unsorted.times, unsorted.weights
-    spellings = unsorted.spellings
-    first_notes += _compare_rows(unsorted.rows, known_rows)
+    observed_features, spellings = unsorted.features, unsorted.spellings
     del unsorted  # sorting needs the most memory
     if times is not None:  # the newest value of a cell must be the last
         order = np.argsort(times, kind="stable")
@@ -626,58 +667,57 @@ def assemble(
     ordered = sort_observations(row_index, feature_index, values, (len(rows), len(features)), times, weights)
     del row_index, feature_index, values, times, weights
     ordered, merge_notes = run_in_each_process(
-        lambda: merge_duplicates(
-            ordered, rows, features, duplicates, spellings, getattr(source, "labels", ())
-        )
+        lambda: merge_duplicates(ordered, rows, features, duplicates, spellings, source.labels)
     )
-    bases: dict[str, str] = {}
-    named = described
-    if isinstance(source, LabelledSource) or needs_labels(kinds):
-        labelled = resolve_labels(kinds, rows, features, *ordered[:3], source)
-        times, weights = (None if part is None else np.repeat(part, labelled.repeats) for part in ordered[3:])
-        if labelled.weights is not None:
-            weights = labelled.weights * (1.0 if weights is None else weights)
-        features, kinds, bases = labelled.features, labelled.kinds, labelled.bases
-        ordered = SortedObservations(*labelled[1:4], times, weights)
-        described, lines = describe_columns(described, lines, bases, features)
-        notes += labelled.notes
-    if opened.lines is not None:
-        first_notes += _compare_features(observed, [bases.get(name, name) for name in named])
-    resolved, kind_notes = _resolve_kinds(kinds, rows, features, ordered, duplicates)
-    cells = cells.without(_observed_cells_of(cells, rows, features, bases, ordered))
-    if text.not_applicable:
-        first_notes.append(f"{len(cells)} cells read as not applicable: {text.not_applicable.describe()}")
-    notes = [*first_notes, *notes, *merge_notes, *kind_notes]
-    types = _normalise_keys(
-        metadata_types or {}, "metadata_types must map columns to types, as {'year': 'date'}"
-    )
-    functions = _normalise_keys(
-        {} if encoders is None else encoders, "encoders must map columns to functions, as {'image': function}"
-    )
-    lines = None if lines is None else align(described, lines, features)
-    aligned, schema, vectors = _feature_metadata(lines, features, types, functions, reporter)
-    if schema is not None:
-        notes.append(f"metadata columns read as {schema.describe()} ({_types_as_option(schema)})")
-        notes += [*_note_word_pieces(schema, types), *describe_unused(schema, aligned, types)]
-    described_rows = _row_metadata(known_rows, row_lines, rows, row_metadata_types or {}, reporter)
-    if described_rows[1] is not None:
-        notes.append(f"row metadata columns read as {described_rows[1].describe()}")
-        unused = describe_unused(described_rows[1], described_rows[0], row_metadata_types or {})
-        notes += [f"row {note}" for note in unused]
-    parts = TableParts(
-        rows, features, resolved, *ordered[:3], aligned, schema, tuple(notes), functions, *described_rows,
-        ordered.times, ordered.weights, spoken, cells,
+    return _RawTable(
+        source, rows, features, ordered, opened.described, opened.lines, observed_features, {},
+        notes, [*merge_notes],
     )  # fmt: skip
-    return parts, vectors
 
 
-def _observed_cells_of(
-    cells: NotApplicable, rows: Names, features: Names, bases: Mapping[str, str], ordered: SortedObservations
-) -> list[tuple[str, str]]:
-    """Return those of the ``cells`` that other lines of the source observe; ``bases`` are of categories."""
+def _replace_labels(table: _RawTable, kinds: KindsLike) -> tuple[_RawTable, KindsLike]:
+    """Replace labels by values, and categories by columns; return the kinds of the columns, too."""
+    before = table.observations
+    labelled = resolve_labels(kinds, table.rows, table.features, *before[:3], table.source)
+    times, weights = (
+        None if part is None else np.repeat(part, labelled.repeats) for part in (before.times, before.weights)
+    )
+    if labelled.weights is not None:
+        weights = labelled.weights * (1.0 if weights is None else weights)
+    described, lines = describe_columns(table.described, table.lines, labelled.bases, labelled.features)
+    after = table._replace(
+        features=labelled.features,
+        observations=SortedObservations(
+            labelled.row_index, labelled.feature_index, labelled.values, times, weights
+        ),
+        described=described,
+        lines=lines,
+        bases=labelled.bases,
+        value_notes=[*labelled.notes, *table.value_notes],
+    )
+    return after, labelled.kinds
+
+
+def _not_applicable_cells(opened: _OpenSources, table: _RawTable, text: TextFormat) -> NotApplicable:
+    """Return the cells with a code for "not applicable", and add a note on them to the table."""
+    if not text.not_applicable:
+        return NO_CELLS
+    row, feature, value = opened.columns.or_default()
+    long, source = opened.form == "long", opened.source
+    others = (row, opened.columns.weight)
+    coded = [feature, value] if long else [name for name in source.columns if name not in others]
+    cells = find_cells(source, text.not_applicable, row, coded, long=long)
+    cells = cells.without(_observed_cells_of(cells, table))
+    table.source_notes.append(f"{len(cells)} cells read as not applicable: {text.not_applicable.describe()}")
+    return cells
+
+
+def _observed_cells_of(cells: NotApplicable, table: _RawTable) -> list[tuple[str, str]]:
+    """Return those of the ``cells`` that other lines of the source observe."""
     if not len(cells):
         return []
-    columns: dict[str, str] = {bases.get(name, name): name for name in features}
+    rows, features, ordered = table.rows, table.features, table.observations
+    columns: dict[str, str] = {table.bases.get(name, name): name for name in features}
     known = [cell for cell in cells if cell[1] in columns]
     width = len(features)
     keys = [rows.position(row) * width + features.position(columns[feature]) for row, feature in known]
@@ -774,45 +814,70 @@ def _resolve_kinds(
     return resolved, notes
 
 
+class _Metadata(NamedTuple):
+    """The metadata of features or rows, in their order, and how it is encoded."""
+
+    lines: pa.Table | None
+    schema: MetadataSchema | None
+    notes: list[str]
+    encoders: dict[str, EncoderLike]  # of columns of the type custom
+    vectors: dict[str, NDArray[np.float32]]  # of the columns with an encoder
+
+
 def _feature_metadata(
-    lines: pa.Table | None,
-    features: Names,
-    types: Mapping[str, str],
-    functions: Mapping[str, EncoderLike],
+    table: _RawTable,
+    metadata_types: Mapping[str, str],
+    encoders: Mapping[str, EncoderLike],
     reporter: Reporter,
-) -> tuple[pa.Table | None, MetadataSchema | None, dict[str, NDArray[np.float32]]]:
-    """Return the metadata of features, its schema, and the vectors of the columns with an encoder."""
+) -> _Metadata:
+    """Align the metadata of features with the table, infer its schema, and encode texts and images."""
+    types = _normalise_keys(metadata_types, "metadata_types must map columns to types, as {'year': 'date'}")
+    functions = _normalise_keys(encoders, "encoders must map columns to functions, as {'image': function}")
+    lines = None if table.lines is None else align(table.described, table.lines, table.features)
     if lines is None or not lines.num_columns:
         if types or functions:
             argument = option_name("metadata_types" if types else "encoders")
             raise InputError(f"{argument} was given, but there are no columns of metadata to apply it to")
-        return None, None, {}
+        return _Metadata(None, None, [], functions, {})
     used = [name for name in lines.column_names if types.get(name) != "ignore"]
-    check_finite(lines.select(used), features)
-    return lines, *MetadataSchema.fit_encoded(lines, types, functions, reporter)
+    check_finite(lines.select(used), table.features)
+    schema, vectors = MetadataSchema.fit_encoded(lines, types, functions, reporter)
+    notes = [
+        f"metadata columns read as {schema.describe()} ({_types_as_option(schema)})",
+        *_note_word_pieces(schema, types),
+        *describe_unused(schema, lines, types),
+    ]
+    return _Metadata(lines, schema, notes, functions, vectors)
 
 
 _FEATURES_ONLY = ("custom", "tokens", "image")  # types of metadata columns that rows do not have
 
 
 def _row_metadata(
-    known: list[str], lines: pa.Table | None, rows: Names, types: Mapping[str, str], reporter: Reporter
-) -> tuple[pa.Table | None, MetadataSchema | None]:
-    """Return the metadata of rows in their order, and its schema."""
-    types = _normalise_keys(types, "row_metadata_types must map columns to types, as {'age': 'number'}")
+    opened: _OpenSources, rows: Names, row_metadata_types: Mapping[str, str], reporter: Reporter
+) -> _Metadata:
+    """Align the metadata of rows with the table, and infer its schema."""
+    rule = "row_metadata_types must map columns to types, as {'age': 'number'}"
+    types, lines = _normalise_keys(row_metadata_types, rule), opened.row_lines
     if lines is None or not lines.num_columns:
         if types:
             raise InputError(
                 f"{option_name('row_metadata_types')} was given, but there are no columns of row metadata"
             )
-        return None, None
+        return _Metadata(None, None, [], {}, {})
     for kind in types.values():
         if str(kind).partition(":")[0] in _FEATURES_ONLY:
             raise InputError(f"row metadata has no columns of the type {kind}; give numbers instead")
-    aligned = align(known, lines, rows)
-    used = [name for name in aligned.column_names if types.get(name) != "ignore"]
-    check_finite(aligned.select(used), rows)
-    return aligned, MetadataSchema.fit_encoded(aligned, types, {}, reporter)[0]
+    lines = align(opened.known_rows, lines, rows)
+    used = [name for name in lines.column_names if types.get(name) != "ignore"]
+    check_finite(lines.select(used), rows)
+    schema, vectors = MetadataSchema.fit_encoded(lines, types, {}, reporter)
+    unused = describe_unused(schema, lines, types)
+    notes = [
+        f"row metadata columns read as {schema.describe()}",
+        *(f"row {note}" for note in unused),
+    ]
+    return _Metadata(lines, schema, notes, {}, vectors)
 
 
 def _normalise_keys(mapping: Mapping[str, T], rule: str) -> dict[str, T]:

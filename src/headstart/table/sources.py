@@ -148,6 +148,8 @@ class Source(ABC):
     not_applicable: MissingCodes = NO_CODES  # those of ``missing`` that mean "not applicable"
     notes: tuple[str, ...] = ()  # on parts that are left out or changed
     decimal: str = "."  # the decimal point of numbers in texts
+    converts_texts: bool = True  # whether ``batches`` reads texts such as "3" as numbers
+    labels: Sequence[str] = ()  # the texts whose positions ``batches`` yields as values; empty: numbers
     _temporary_folder: TemporaryDirectory[str] | None = None  # of a copy; exists as long as the source does
 
     @abstractmethod
@@ -171,6 +173,10 @@ class Source(ABC):
     def place(self, record: int) -> str:
         """Return where the record with this number (from 0) is, for messages."""
         return f"record {record + 1}"
+
+    def category_orders(self, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:  # noqa: ARG002
+        """Return the categories of the ordered categorical columns among ``columns``, in their order."""
+        return {}
 
     def require(self, column: str, name: str) -> None:
         """Raise an error that lists the columns if ``column``, the argument ``name``, is none of them."""
@@ -492,6 +498,7 @@ class FrameSource(Source):
     """
 
     label = "the frame"
+    converts_texts = False
 
     def __init__(self, frame: Any, index: Sequence[str], missing: MissingCodes) -> None:
         import narwhals as nw  # imported here: a saved model is read without it
@@ -517,7 +524,7 @@ class FrameSource(Source):
         for batch in self._table([*names, *numbers], names).to_batches(BATCH):
             yield convert_batch(batch, names, numbers, self)
 
-    def orders(self, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    def category_orders(self, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Return the categories of the ordered categorical columns among ``columns``, in their order."""
         orders, unobserved = {}, {*BLANKS, *self.missing.texts}
         for column, array in zip(columns, self._table(columns, ()).columns, strict=True):
