@@ -245,7 +245,7 @@ class ClosedFormAdapter(Adapter):
             return self._heads(prior_mean, root.expand(0, -1, -1), batch)
         squashed = self.knowledge.likelihood.squashes(batch.kinds)
         clicks = batch.kinds == KindType.CLICK
-        # Features of one group need the same solver.
+        # Features of one group have the same solver.
         solver = squashed + 2 * (batch.kinds == KindType.BINARY) + 4 * unscaled + 8 * clicks
         mixture, budget = self._mixture, None if reduce is None else _SHARDED_BUDGET
         if mixture is not None and batch.known is not None:
@@ -285,7 +285,7 @@ class ClosedFormAdapter(Adapter):
         many = len(batch) == 1 or int(batch.shots.max()) >= self.prior.size
         clicks = self._has_clicks(batch)
         if reduce is not None or clicks or mixture is not None or (many and not self.training):
-            sums = self._sums(batch, states)
+            sums = self._sum_contexts(batch, states)
             if reduce is not None:
                 sums = unpack_sums(reduce(sums.pack()), self.prior.size)
             sums = self._add_zeros(sums, batch) if clicks else sums
@@ -300,7 +300,7 @@ class ClosedFormAdapter(Adapter):
         posterior = condition_on_rows(rows, values, weights, means, roots)
         return mix(posterior, shares, cells.weighted_counts.to(root.dtype))
 
-    def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
+    def _sum_contexts(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
         """Compute the sums over each context in double precision."""
         batch = batch.observing(weigh_clicks(batch.cells, batch.kinds, by_line=True))
         weights = batch.cells.weighted(1 / self._noise(states, batch).double())
@@ -335,22 +335,22 @@ class ClosedFormAdapter(Adapter):
     ) -> Heads:
         """Infer the heads of reals together with their centre and scale, in units common to all reals."""
         scale_prior, units = cast(ScalePrior, self.scale_prior), cast(Tensor, batch.units)
-        zero, one = units[:, :1], units[:, 1:]
+        offset, span = units[:, :1], units[:, 1:]
         lines, centre = batch.cells.lines, scale_prior.centre
-        values = zero[lines, 0] + one[lines, 0] * batch.cells.values.double() - centre
+        values = offset[lines, 0] + span[lines, 0] * batch.cells.values.double() - centre
         covariance = make_positive_definite((root @ root.T).double()[:-1, :-1])
         cells, means = replace(batch.cells, values=values), prior_mean[:, :-1].double()
         weights = cells.weighted(1 / self._noise(states, batch).double())
         mean, covariance, noise = infer_scales(
             scale_prior, cells, states.activation, weights, means, covariance
         )
-        mean[:, -1] += centre - zero[:, 0]
+        mean[:, -1] += centre - offset[:, 0]
         # Draws from a continuous distribution are never equal: equal values mean a constant feature.
         constant, first = all_equal(batch.cells)
         mean[constant, :-1] = 0.0
-        mean[constant, -1] = one[constant, 0] * first[constant].double()
-        heads = self._heads(mean / one, covariance / one[:, :, None] ** 2, batch)
-        relative = (noise / one[:, 0] ** 2).to(heads.bias.dtype)
+        mean[constant, -1] = span[constant, 0] * first[constant].double()
+        heads = self._heads(mean / span, covariance / span[:, :, None] ** 2, batch)
+        relative = (noise / span[:, 0] ** 2).to(heads.bias.dtype)
         return replace(heads, noise=self.prior.noise(batch.kinds) * relative)
 
     def _heads(self, mean: Tensor, covariance: Tensor, batch: FeatureBatch) -> Heads:
@@ -423,7 +423,7 @@ class ClosedFormAdapter(Adapter):
         return np.zeros((len(contexts.ends) - 1, 0))
 
     def needs_context(self, kind: int) -> bool:
-        """Return whether a head is no function of sums: with a logistic link, or winsorised values."""
+        """Return whether the head depends on single observations: behind a logistic link, or winsorised."""
         return kind in (KindType.BINARY, KindType.REAL)
 
     def adapt_one(self, context: OneContext, start: Array | None = None) -> OneHead:
@@ -456,9 +456,9 @@ class ClosedFormAdapter(Adapter):
         rows, scaled = _scaled_rows(contexts.activation, scale), scale * contexts.values
         size, parts = rows.shape[1], contexts.parts
         total, linear = np.empty((len(parts), size, size)), np.empty((len(parts), size))
-        for place, part in enumerate(parts):  # a few large products, or many small ones
-            np.matmul(rows[part].T, rows[part], out=total[place])
-            np.matmul(scaled[part], rows[part], out=linear[place])
+        for position, part in enumerate(parts):  # a few large products, or many small ones
+            np.matmul(rows[part].T, rows[part], out=total[position])
+            np.matmul(scaled[part], rows[part], out=linear[position])
         squares = np.array([scaled[part] @ scaled[part] for part in parts])
         return HeadSums(contexts.shots, pack(total), linear, squares, self.encode_contexts(contexts))
 
@@ -486,11 +486,11 @@ class ClosedFormAdapter(Adapter):
             context = context.add_zeros(weights, constants.zeros)
         posterior = condition_on_sums(context, means[..., : len(constants.roots), :], constants.roots)
         mean, covariance = mix(posterior, constants.shares, sums.counts)
-        resembling = (features.known < 0) & ~clicks
-        if constants.mixture is not None and resembling.any():
+        can_resemble = (features.known < 0) & ~clicks
+        if constants.mixture is not None and can_resemble.any():
             mixed = constants.mixture.condition(context, means[..., 0, :], posterior, constants.shares)
-            mean = np.where(resembling[..., None], mixed[0], mean)
-            covariance = np.where(resembling[..., None, None], mixed[1], covariance)
+            mean = np.where(can_resemble[..., None], mixed[0], mean)
+            covariance = np.where(can_resemble[..., None, None], mixed[1], covariance)
         return self._one_head(features, mean, covariance)
 
     def _condition_logistic_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
@@ -582,9 +582,9 @@ def relative_noise(knowledge: Knowledge) -> Tensor:
         return torch.ones(len(kinds))
     counts, relative = knowledge.count_shots().to(noise.dtype), torch.ones_like(noise)
     for kind in (KindType.RATING, KindType.REAL):
-        of = kinds == kind
-        usual = (counts[of] @ noise[of]) / counts[of].sum().clamp(min=1)
-        relative[of] = noise[of] / usual.clamp(min=torch.finfo(noise.dtype).tiny)
+        same_kind = kinds == kind
+        usual = (counts[same_kind] @ noise[same_kind]) / counts[same_kind].sum().clamp(min=1)
+        relative[same_kind] = noise[same_kind] / usual.clamp(min=torch.finfo(noise.dtype).tiny)
     return relative
 
 
