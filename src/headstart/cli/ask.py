@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -311,23 +312,18 @@ def predict(
             "--form wide": form == "wide",
             "--probabilities": probabilities,
         }
-        for option, is_used in refused.items():
-            if is_used:
-                raise InputError(f"--engine takes no {option}")
-        columns, text = new.columns, new.text
-        if text.decimal is not None:
-            raise InputError("--decimal has no meaning for names of rows and features; leave it out")
-        if text.missing is not None:
-            raise InputError("--missing has no meaning for names of rows and features; leave it out")
+        _require_unused(refused, "--engine takes no {option}")
+        unread = {"--decimal": new.text.decimal is not None, "--missing": new.text.missing is not None}
+        _require_unused(unread, "{option} has no meaning for names of rows and features; leave it out")
         settings = {
             "top": top,
             "level": level,
             **ranking,
             "pairs": pairs,
-            "row": columns.row,
-            "feature": columns.feature,
-            "separator": text.separator,
-            "encoding": text.encoding,
+            "row": new.columns.row,
+            "feature": new.columns.feature,
+            "separator": new.text.separator,
+            "encoding": new.text.encoding,
             "engine": engine,
             "workers": workers,
             "partition_size": partition_size,
@@ -335,23 +331,47 @@ def predict(
         }
         _score(model, rows, features, output, settings)
         return
-    options_of_engine = {
-        "--pairs": pairs,
-        "--top": top,
-        "--workers": workers,
-        "--device": device,
-        "--partition-size": partition_size,
+    engine_only = {
+        "--pairs": pairs is not None,
+        "--top": top is not None,
+        "--workers": workers is not None,
+        "--device": device is not None,
+        "--partition-size": partition_size is not None,
         "--by": by != "mean",
         "--include-observed": include_observed,
         "--mixed-kinds": mixed_kinds,
     }
-    for option, value in options_of_engine.items():
-        if value:
-            raise InputError(f"{option} needs --engine local or --engine ray, which write a folder of files")
-    from headstart.model import Headstart
-
+    _require_unused(
+        engine_only, "{option} needs --engine local or --engine ray, which write a folder of files"
+    )
     if rows is not None and new.new_rows is not None:
         raise InputError("give either --rows or --new-rows, not both")
+    if probabilities and form == "wide":
+        raise InputError("--probabilities has one line for each label; leave out --form wide")
+    _predict_at_once(model, rows, features, new, level, form, keep_observed, probabilities, output)
+
+
+def _require_unused(used: Mapping[str, bool], message: str) -> None:
+    """Raise an error for the first option that is used; ``message`` names it as {option}."""
+    for option, is_used in used.items():
+        if is_used:
+            raise InputError(message.format(option=option))
+
+
+def _predict_at_once(
+    model: Path,
+    rows: list[str] | None,
+    features: list[str] | None,
+    new: NewRowOptions,
+    level: float,
+    form: str,
+    keep_observed: bool,
+    probabilities: bool,
+    output: OutputOptions,
+) -> None:
+    """Predict all cells together, and print or write them; the parameters are options of ``predict``."""
+    from headstart.model import Headstart
+
     destination = output.destination()
     loaded = Headstart.load(model)
     new_rows = new.read()
@@ -359,8 +379,6 @@ def predict(
         read_names(rows, loaded.rows, "--rows") if new_rows is None else new_rows,
         read_names(features, loaded.features, "--features"),
     )
-    if probabilities and form == "wide":
-        raise InputError("--probabilities has one line for each label; leave out --form wide")
     if probabilities:
         if not prediction.labelled:
             raise InputError("--probabilities is for features with labels; none of these has any")

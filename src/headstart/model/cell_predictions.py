@@ -23,7 +23,7 @@ from headstart.core.predictive import predict_cell, predict_cells, predict_grid
 from headstart.core.types import OneHead, RowStates
 from headstart.errors import InputError
 from headstart.linalg.packed import packed_size
-from headstart.model.features import FeatureListing
+from headstart.model.features import Feature, FeatureListing
 from headstart.model.levels import (
     category_columns,
     columns_of,
@@ -372,38 +372,50 @@ def predict_pairs(
         if local is not None and residuals is not None:
             predictive = local.shift_cells(predictive, cells, residuals)
         units, column = Units.of(model, features), which[pairs] - first
-        numbers = units.apply(predictive.mean, predictive.std, column)
+        center, scale = units.apply(predictive.mean, predictive.std, column)
         for position, feature in enumerate(features.features):
-            if is_level(feature):  # all levels are predicted
-                mine = column == position
-                at = Names([str(i) for i in range(int(mine.sum()))], "row")
-                prediction = predict_features(
-                    model, at, model.row_store.take(rows[pairs][mine]), [feature.name]
-                )
-                numbers[0][mine], numbers[1][mine] = prediction.center[:, 0], prediction.scale[:, 0]
-        mean[pairs], std[pairs] = units.kinds.moments(*numbers, column)
-        low[pairs], high[pairs] = interval(*numbers, units.kinds, units.interval_factors, level, column)
+            if is_level(feature):  # its probability depends on those of all levels
+                of_feature = column == position
+                prediction = _predict_column(model, rows[pairs][of_feature], feature)
+                center[of_feature], scale[of_feature] = prediction.center[:, 0], prediction.scale[:, 0]
+        mean[pairs], std[pairs] = units.kinds.moments(center, scale, column)
+        low[pairs], high[pairs] = interval(center, scale, units.kinds, units.interval_factors, level, column)
         for position, feature in enumerate(features.features):
-            if isinstance(feature.kind.margin, Ordinal):
-                mine = np.flatnonzero(column == position)
-                at = Names([str(i) for i in range(len(mine))], "row")
-                prediction = Prediction(
-                    at,
-                    Names([feature.name], "feature"),
-                    Kinds([feature.kind]),
-                    numbers[0][mine, None],
-                    numbers[1][mine, None],
-                    units.interval_factors[position : position + 1],
-                    [feature.values],
-                )
+            if isinstance(feature.kind.margin, Ordinal):  # its intervals end at levels
+                of_feature = np.flatnonzero(column == position)
+                factors = units.interval_factors[position : position + 1]
+                prediction = _as_column(feature, center[of_feature], scale[of_feature], factors)
                 ends = prediction.interval(level)
-                low[pairs[mine]], high[pairs[mine]] = ends[0][:, 0], ends[1][:, 0]
+                low[pairs[of_feature]], high[pairs[of_feature]] = ends[0][:, 0], ends[1][:, 0]
     if len(model.not_applicable):
         owners = [owner_of(model.feature_store[name]) for name in names]
         positions = zip(rows.tolist(), which.tolist(), strict=True)
         left_out = [(model.rows[row], owners[at]) in model.not_applicable for row, at in positions]
         mean[left_out] = std[left_out] = low[left_out] = high[left_out] = np.nan
     return mean, std, low, high
+
+
+def _predict_column(model: ModelState, rows: NDArray[np.int64], feature: Feature) -> Prediction:
+    """Predict one feature at some rows, of which any may be repeated: (n, 1)."""
+    return predict_features(model, _numbered_rows(len(rows)), model.row_store.take(rows), [feature.name])
+
+
+def _as_column(feature: Feature, center: Numbers, scale: Numbers, factors: Numbers) -> Prediction:
+    """Return the prediction of one feature with this ``center`` (n,) and ``scale`` (n,): (n, 1)."""
+    return Prediction(
+        _numbered_rows(len(center)),
+        Names([feature.name], "feature"),
+        Kinds([feature.kind]),
+        center[:, None],
+        scale[:, None],
+        factors,
+        [feature.values],
+    )
+
+
+def _numbered_rows(count: int) -> Names:
+    """Return names for ``count`` predictions whose rows may be the same."""
+    return Names([str(number) for number in range(count)], "row")
 
 
 def leave_out(model: ModelState, prediction: Prediction) -> Prediction:
