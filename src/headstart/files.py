@@ -454,6 +454,8 @@ class MappedFile:
     The file must not be written to while it is mapped. It may be removed or replaced.
     """
 
+    _handle = -1  # a file descriptor; -1 if the file could not be opened
+
     def __init__(self, path: Path) -> None:
         self.path = path
         with open_regular_file(path) as file:
@@ -466,7 +468,7 @@ class MappedFile:
             self._handle = os.dup(file.fileno())
 
     def __del__(self) -> None:
-        if hasattr(self, "_handle"):
+        if self._handle >= 0:
             os.close(self._handle)
 
     def _header(self) -> tuple[Any, dict[str, _Entry]]:

@@ -11,7 +11,7 @@ from tests.oracles.predictive import grid_variances
 
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import GRID, grid_logits, predict_grid
-from headstart.core.types import Heads, RowStates, second_moment
+from headstart.core.types import Heads, RowStates
 from headstart.linalg.packed import affine_quadratic_form, pack, quadratic_forms
 
 WIDTH = 6
@@ -74,7 +74,7 @@ def test_a_form_with_a_one_and_with_spread() -> None:
 def test_the_second_moment_is_kept_for_the_same_states() -> None:
     _, states = world(9, 1)
     rows = np.c_[states.activation.double().numpy(), np.ones(9)]
-    np.testing.assert_allclose(second_moment(states), rows.T @ rows / 9, rtol=1e-12)
-    assert second_moment(states) is second_moment(states)
+    np.testing.assert_allclose(states.second_moment, rows.T @ rows / 9, rtol=1e-12)
+    assert states.second_moment is states.second_moment
     _, others = world(8, 1)
-    assert second_moment(others) is not second_moment(states)
+    assert others.second_moment is not states.second_moment

@@ -40,6 +40,11 @@ class AdapterConfig(Config):
         """Whether heads are linear, which models and fine-tuning need; benchmarks take heads of any class."""
         return True
 
+    @property
+    def inner(self) -> AdapterConfig | None:
+        """The settings of the adapter inside this one, from which it starts; None if there is none."""
+        return None
+
     def resolved(self, knowledge: Knowledge) -> Self:
         """Return the settings with every value that depends on the data filled in."""
         return self

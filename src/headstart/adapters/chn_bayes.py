@@ -32,7 +32,6 @@ from headstart.core.types import (
     OneState,
     RowStates,
     interpolate_at_shots,
-    interpolate_shots,
     mix_heads,
     pad_heads,
 )
@@ -194,11 +193,11 @@ class CHNBayes(ClosedFormAdapter):
             self._networks.f[:-1], _row_inputs(cast(Array, contexts.code), values, expected)
         )
         np.maximum(hidden, 0, out=hidden)
-        for place, part in enumerate(contexts.parts):
+        for position, part in enumerate(contexts.parts):
             if contexts.weights is None:
-                hidden[part].sum(0, dtype=np.float64, out=sums[place])
+                hidden[part].sum(0, dtype=np.float64, out=sums[position])
             else:
-                sums[place] = contexts.weights[part] @ hidden[part]
+                sums[position] = contexts.weights[part] @ hidden[part]
         return sums
 
     def one_prior_mean(self, features: OneFeature, means: Array, counts: Array, encoded: Array) -> Array:
@@ -234,7 +233,7 @@ class CHNBayes(ClosedFormAdapter):
         if not self.shares.numpy().any():  # the blend is the closed form alone
             return pad_heads(closed_form, self.prior.size - 1)
         heads = super()._condition_sums(features, sums, total)
-        return mix_heads(heads, closed_form, self._share_at(sums.counts))
+        return mix_heads(heads, closed_form, interpolate_at_shots(self.shares.numpy(), sums.counts))
 
     def _condition_logistic_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
         """Condition one head behind a logistic link, or blend it with that of the closed form."""
@@ -246,11 +245,7 @@ class CHNBayes(ClosedFormAdapter):
         if not self.shares.numpy().any():
             return pad_heads(closed_form, self.prior.size - 1)
         head = super()._condition_logistic_one(context, scale, start)
-        return mix_heads(head, closed_form, self._share_at(context.shots))
-
-    def _share_at(self, shots: Any) -> Any:
-        """Return the weight of the hypernetwork's heads after ``shots`` (…) in numpy, as ``share`` does."""
-        return interpolate_at_shots(VALIDATION_SHOTS, self.shares.numpy(), shots)
+        return mix_heads(head, closed_form, interpolate_at_shots(self.shares.numpy(), context.shots))
 
     @cached_property
     def _shared(self) -> NDArray[np.int64]:
@@ -329,8 +324,8 @@ class CHNBayes(ClosedFormAdapter):
 
     def share(self, shots: Tensor) -> Tensor:
         """Return the weight of the hypernetwork's heads after ``shots`` (features,): (features,)."""
-        left, right, near = interpolate_shots(torch.tensor(VALIDATION_SHOTS), shots)
-        return torch.lerp(self.shares[left], self.shares[right], near)
+        share: Tensor = interpolate_at_shots(self.shares, shots)
+        return share
 
 
 class _Networks(NamedTuple):

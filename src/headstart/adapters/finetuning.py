@@ -36,6 +36,11 @@ class FineTunedConfig(AdapterConfig):
     epochs: int = Field(10, ge=0)
     learning_rate: float = Field(1e-2, gt=0)
 
+    @property
+    def inner(self) -> AdapterConfig:
+        """The settings of the base."""
+        return self.base
+
     def resolved(self, knowledge: Knowledge) -> Self:
         """Return the settings with those of the base filled in."""
         return self.revised(base=self.base.resolved(knowledge))

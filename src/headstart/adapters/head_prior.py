@@ -103,7 +103,7 @@ def empirical_prior(
         return replace(part, loo_means=means, cross_fitted=cross_fitted)
     stacked = heads.stacked
     size = stacked.shape[1]
-    metric = activation_metric(knowledge)
+    metric = activation_metric(knowledge.states)
     covariances, deviation = heads.packed_covariance, stacked - stacked.mean(0)
     prior = deviation.T @ deviation / max(1, len(deviation)) + unpack(covariances.mean(0), size)
     weights = reliability(covariances, prior, metric)
@@ -153,12 +153,11 @@ def p_uninformative(heads: Heads, with_metadata: EmpiricalPrior, without: Empiri
     return share
 
 
-def activation_metric(knowledge: Knowledge) -> Tensor:
-    """Compute E[(d, 1)(d, 1)ᵀ] over all rows: (size, size).
+def activation_metric(states: RowStates) -> Tensor:
+    """Compute E[(d, 1)(d, 1)ᵀ] over the rows of all processes, including their uncertainty: (size, size).
 
     It turns a difference of heads into the mean squared difference of their predictions.
     """
-    states = knowledge.states
     metric = second_moment(states.activation)
     if states.variance is not None:
         variances = global_sum(column_sums(states.variance)) / max(1, global_count(len(states)))

@@ -29,7 +29,6 @@ from headstart.core.types import (
     Heads,
     Knowledge,
     interpolate_at_shots,
-    interpolate_shots,
 )
 from headstart.linalg.array_ops import (
     Numbers,
@@ -143,10 +142,8 @@ class KnownHeadMixture(NamedTuple):
 
     def share(self, shots: Numbers) -> Numbers:
         """Return the share of the posterior under this prior after ``shots`` (…): (…)."""
-        if isinstance(shots, Tensor):
-            left, right, near = interpolate_shots(torch.tensor(VALIDATION_SHOTS, device=shots.device), shots)
-            return torch.lerp(self.shares[left], self.shares[right], near.to(self.shares.dtype))
-        return interpolate_at_shots(VALIDATION_SHOTS, self.shares, shots)
+        share: Numbers = interpolate_at_shots(self.shares, shots)
+        return share
 
     def condition(
         self,

@@ -35,6 +35,15 @@ class BackboneConfig(Config):
         """Return the settings with the defaults that depend on the features' ``kinds`` filled in."""
         return self
 
+    @property
+    def estimates_noise_by_feature(self) -> bool | None:
+        """Whether each real feature has a noise of its own; None: the judge decides."""
+        return False
+
+    def with_noise_by_feature(self) -> Self:
+        """Return the settings in which each real feature has a noise of its own."""
+        raise UnsupportedError(f"the backbone {self.name!r} does not estimate a noise of each feature")
+
 
 class Backbone(nn.Module, ABC):
     """Base model over a fixed set of features.

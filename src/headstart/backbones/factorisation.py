@@ -63,6 +63,15 @@ class FactorisationConfig(BackboneConfig):
     noise_by_feature: bool | None = None
     likelihood: LikelihoodConfig = LikelihoodConfig(rating_link="identity")
 
+    @property
+    def estimates_noise_by_feature(self) -> bool | None:
+        """The setting ``noise_by_feature``."""
+        return self.noise_by_feature
+
+    def with_noise_by_feature(self) -> Self:
+        """Set ``noise_by_feature``."""
+        return self.revised(noise_by_feature=True)
+
     def resolved(self, kinds: Tensor) -> Self:
         """Return the settings with sizes for features of these ``kinds`` filled in.
 

@@ -87,17 +87,12 @@ class LocalStrengths(Config):
 
     def at(self, shots: float) -> tuple[float, float]:
         """Return ρ and s at one number of shots, interpolated linearly in log(1 + shots)."""
-        similar, chosen = (
-            interpolate_at_shots(VALIDATION_SHOTS, np.array(part), shots)
-            for part in (self.similar, self.chosen)
-        )
+        similar, chosen = (interpolate_at_shots(part, shots) for part in (self.similar, self.chosen))
         return similar, chosen
 
     def at_rows(self, observations: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return s of known features at rows with these numbers of ``observations`` (rows,): (rows,)."""
-        strengths: NDArray[np.float64] = interpolate_at_shots(
-            VALIDATION_SHOTS, np.array(self.known), observations
-        )
+        strengths: NDArray[np.float64] = interpolate_at_shots(self.known, observations)
         return strengths
 
 
@@ -113,9 +108,9 @@ class LocalWeights(NamedTuple):
 
     def add(self, other: LocalWeights) -> LocalWeights:
         """Return the sum of two weights."""
-        features, place = np.unique(np.concatenate([self.features, other.features]), return_inverse=True)
+        features, position = np.unique(np.concatenate([self.features, other.features]), return_inverse=True)
         values = np.zeros(len(features))
-        np.add.at(values, place, np.concatenate([self.values, other.values]))
+        np.add.at(values, position, np.concatenate([self.values, other.values]))
         return LocalWeights(features, values)
 
 
@@ -333,8 +328,8 @@ class Neighbours:
         evidence = self.evidence(metadata, kind, observed, residuals, weights, most)
         variance = self.usual_variance * relative_variance(evidence.inputs, shared_layers())
         values = posterior_weights(variance, _dense_columns(observed, evidence.features), residuals, weights)
-        kept = np.flatnonzero(values)
-        return LocalWeights(evidence.features[kept], values[kept])
+        nonzero = np.flatnonzero(values)
+        return LocalWeights(evidence.features[nonzero], values[nonzero])
 
     def chosen_by_feature(
         self, context: FeatureBatch, residuals: Tensor, observed: csr_array
@@ -393,9 +388,9 @@ class Neighbours:
         """Return the weights of several features as a sparse matrix: (features, known features)."""
         from scipy.sparse import csr_array
 
-        ends = np.cumsum([0, *(len(each.features) for each in weights)])
-        index = np.concatenate([NO_WEIGHTS.features, *(each.features for each in weights)])
-        values = np.concatenate([NO_WEIGHTS.values, *(each.values for each in weights)])
+        ends = np.cumsum([0, *(len(part.features) for part in weights)])
+        index = np.concatenate([NO_WEIGHTS.features, *(part.features for part in weights)])
+        values = np.concatenate([NO_WEIGHTS.values, *(part.values for part in weights)])
         return csr_array((values, index, ends), shape=(len(weights), len(self._knowledge.kinds)))
 
 
@@ -432,8 +427,8 @@ class LocalPart:
         terms = residuals.data * weights[residuals.indices]
         if self.known[0]:
             terms = terms * self._row_strengths(residuals)[0]
-        there = np.flatnonzero(terms)
-        return residuals.indices[there].astype(np.int64), terms[there]
+        nonzero = np.flatnonzero(terms)
+        return residuals.indices[nonzero].astype(np.int64), terms[nonzero]
 
     def shift(self, predictive: Predictive, residuals: csr_array | None) -> Predictive:
         """Return the predictions of a grid, of rows by all features, moved by the local part.
@@ -456,22 +451,22 @@ class LocalPart:
         """Return Σ_j a_j·R_ij at ``cells`` (n,): lines are features, indices rows of ``residuals``."""
         width = max(1, self.weights.shape[1])
         rows, lines = cells.index.cpu().numpy().astype(np.int64), cells.lines.cpu().numpy()
-        places = _inverse(self.positions, self.size)[lines]  # in ``weights``
+        weight_lines = _inverse(self.positions, self.size)[lines]  # −1: the feature has no local part
         shifts = np.zeros(len(rows))
-        asked = np.flatnonzero(places >= 0)
-        counts = np.diff(residuals.indptr)[rows[asked]]
-        # Blocks of observations: those of one feature after the other, so that few weights are made dense.
-        numbers = np.cumsum(counts + 1) + width * (places[asked] - places[asked][:1])
-        for part in np.split(asked, np.flatnonzero(np.diff(numbers // _NUMBERS_AT_ONCE)) + 1):
+        shifted = np.flatnonzero(weight_lines >= 0)
+        counts = np.diff(residuals.indptr)[rows[shifted]]
+        # Blocks of observations, one feature after the other, so that few weights are made dense.
+        numbers = np.cumsum(counts + 1) + width * (weight_lines[shifted] - weight_lines[shifted][:1])
+        for part in np.split(shifted, np.flatnonzero(np.diff(numbers // _NUMBERS_AT_ONCE)) + 1):
             if not len(part):
                 continue
-            observed, first = residuals[rows[part]], places[part[0]]
-            dense = self.weights[first : places[part[-1]] + 1].toarray()
+            observed, first = residuals[rows[part]], weight_lines[part[0]]
+            dense = self.weights[first : weight_lines[part[-1]] + 1].toarray()
             owner = np.repeat(np.arange(len(part)), np.diff(observed.indptr))
-            terms = observed.data * dense[(places[part] - first)[owner], observed.indices]
+            terms = observed.data * dense[(weight_lines[part] - first)[owner], observed.indices]
             shifts[part] = np.bincount(owner, terms, len(part))
         if self.known.any():
-            known = asked[self.known[places[asked]]]
+            known = shifted[self.known[weight_lines[shifted]]]
             shifts[known] *= self._row_strengths(residuals)[rows[known]]
         return shifts
 
@@ -563,9 +558,9 @@ def _unit_vectors(numbers: NDArray[Any]) -> NDArray[np.float64]:
 def _dense_columns(matrix: csr_array, columns: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return some columns of a sparse matrix as a dense one: (rows, columns)."""
     rows, count = matrix.shape
-    places = _inverse(columns, count)[matrix.indices]
+    positions = _inverse(columns, count)[matrix.indices]
     lines = np.repeat(np.arange(rows), np.diff(matrix.indptr))
-    there = places >= 0
+    selected = positions >= 0
     dense = np.zeros((rows, len(columns)))
-    dense[lines[there], places[there]] = matrix.data[there]
+    dense[lines[selected], positions[selected]] = matrix.data[selected]
     return dense

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -25,6 +23,8 @@ from headstart.table.cells import Cells
 from headstart.table.columns import Structure
 
 _CELLS_AT_ONCE = 2**24  # bounds the memory of a dense product of heads and rows
+
+_ROWS_AT_ONCE = 4096  # bounds the memory of ``RowStates.second_moment``
 
 SPLINE_TERMS = 32  # of a number: it resolves a 32nd of its range
 
@@ -102,9 +102,20 @@ class Description:
         return replace(self, numbers=torch.cat([self.numbers, more], 1), groups=[*self.groups, group])
 
 
-def interpolate_at_shots(marks: Sequence[int], numbers: NDArray[Any], shots: Any) -> Any:
-    """Interpolate ``numbers`` (marks,) at ``shots`` (…) in numpy, as ``interpolate_shots`` does."""
-    return np.interp(np.log1p(shots), np.log1p(marks), numbers)
+def interpolate_at_shots(numbers: Any, shots: Any) -> Any:
+    """Interpolate ``numbers``, one for each of ``VALIDATION_SHOTS``, at other numbers of ``shots`` (…).
+
+    Interpolation is that of ``interpolate_shots``. Both are tensors, or both are arrays or numbers of numpy.
+
+    >>> interpolate_at_shots(torch.arange(9.0), torch.tensor([0, 3, 500]))
+    tensor([0.0000, 2.5632, 8.0000])
+    >>> float(interpolate_at_shots(np.arange(9.0), 2))
+    2.0
+    """
+    if isinstance(shots, Tensor):
+        left, right, share = interpolate_shots(torch.tensor(VALIDATION_SHOTS, device=shots.device), shots)
+        return torch.lerp(numbers[left], numbers[right], share.to(numbers.dtype))
+    return np.interp(np.log1p(shots), np.log1p(VALIDATION_SHOTS), numbers)
 
 
 def add_cubic_terms(numbers: A, nonlinear: A) -> A:
@@ -408,6 +419,16 @@ class RowStates:
         """Allocate uninitialised states of the same parts for ``rows`` rows."""
         return self.each(lambda part: part.new_empty(rows, *part.shape[1:]))
 
+    @cached_property
+    def second_moment(self) -> Tensor:
+        """The mean of [a; 1]·[a; 1]ᵀ over the activations, in double precision: (width + 1, width + 1)."""
+        size = self.activation.shape[1] + 1
+        total = torch.zeros(size, size, dtype=torch.float64)
+        for block in torch.split(self.activation, _ROWS_AT_ONCE):
+            rows = append_one(block.double())
+            total += rows.T @ rows
+        return total / max(1, len(self))
+
     def put(self, start: int, states: RowStates) -> None:
         """Overwrite the states from ``start`` on in place; only for states that are not in use yet."""
         for part, other in zip(self.parts(), states.parts(), strict=True):
@@ -472,33 +493,6 @@ class RowStates:
             torch.cat(variances) if len(variances) == len(parts) else None,
             torch.cat(exposures) if len(exposures) == len(parts) else None,
         )
-
-
-_ROWS_AT_ONCE = 4096  # bounds the memory of ``second_moment``
-
-_last_moment: list[tuple[weakref.ref[RowStates], Tensor]] = []  # the cache of ``second_moment``
-
-_last_moment_lock = threading.Lock()
-
-
-def second_moment(states: RowStates) -> Tensor:
-    """Return E[a·aᵀ] of the rows' activations with a 1, in double precision: (width + 1, width + 1).
-
-    The result of the last call is cached: the states of a model seldom change.
-    """
-    with _last_moment_lock:
-        for reference, moment in _last_moment:
-            if reference() is states:
-                return moment
-    size = states.activation.shape[1] + 1
-    total = torch.zeros(size, size, dtype=torch.float64)
-    for start in range(0, len(states), _ROWS_AT_ONCE):
-        rows = append_one(states.activation[start : start + _ROWS_AT_ONCE].double())
-        total += rows.T @ rows
-    moment = total / max(1, len(states))
-    with _last_moment_lock:
-        _last_moment[:] = [(weakref.ref(states), moment)]
-    return moment
 
 
 AnyHeads = TypeVar("AnyHeads", Heads, OneHead)

@@ -7,6 +7,7 @@ the same lists as other methods, under the names of ``REFERENCES``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -74,10 +75,13 @@ class ItemKNN(Reference):
 
     def rank_features(self, contexts: Cells) -> Tensor:
         """Score features by their similarity to the features of the row."""
-        if not hasattr(self, "_own"):
-            self._own = self._similarities(self._matrix, without_self=True)
-        scores = torch.from_numpy((_as_matrix(contexts) @ self._own).toarray())
+        scores = torch.from_numpy((_as_matrix(contexts) @ self._known_similarities).toarray())
         return scores + 1e-9 * self._popularity.rank_features(contexts)
+
+    @cached_property
+    def _known_similarities(self) -> Any:
+        """The similarities of known features to each other, nearest only: (features, features)."""
+        return self._similarities(self._matrix, without_self=True)
 
     def _similarities(self, columns: Any, *, without_self: bool = False) -> Any:
         """Return the similarities of known features to ``columns`` (rows, n), nearest only: (features, n)."""

@@ -230,7 +230,7 @@ def split_rows(table: Table, rows: NDArray[np.int64]) -> tuple[Table, Table]:
     """Return the table without these rows, and the table of these rows only; both have all features."""
     selected = np.zeros(len(table.rows), dtype=bool)
     selected[rows] = True
-    return _select_rows(table, ~selected), _select_rows(table, selected)
+    return table.with_rows(~selected), table.with_rows(selected)
 
 
 def usable_row_shots(table: Table, shots: tuple[int, ...], known_share: float) -> tuple[int, ...]:
@@ -255,20 +255,3 @@ def usable_row_shots(table: Table, shots: tuple[int, ...], known_share: float) -
             f"{median:g} observations, and {known_share:.0%} of the features are known; use smaller row_shots"
         )
     return usable
-
-
-def _select_rows(table: Table, selected: NDArray[np.bool_]) -> Table:
-    is_selected, positions = selected[table.row_index], np.flatnonzero(selected)
-    part = replace(
-        table,
-        rows=table.rows.take(positions),
-        row_index=(np.cumsum(selected) - 1)[table.row_index[is_selected]],
-        feature_index=table.feature_index[is_selected],
-        values=table.values[is_selected],
-        row_metadata=None if table.row_metadata is None else table.row_metadata.take(pa.array(positions)),
-        times=None if table.times is None else table.times[is_selected],
-        weights=None if table.weights is None else table.weights[is_selected],
-    )
-    if "_vectors" in table.__dict__:  # do not encode the features' metadata again
-        part.__dict__["_vectors"] = table._vectors
-    return part

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.adapters.base import ADAPTERS, require_linear_heads
+from headstart.adapters.head_prior import activation_metric
 from headstart.backbones.base import BACKBONES, Backbone
 from headstart.core.devices import CPU
 from headstart.core.neighbours import neighbours_of
@@ -49,8 +50,7 @@ from headstart.files import CAN_LOCK, explain_storage_error, left_over, lock_fol
 from headstart.linalg.array_ops import LinAlgError
 from headstart.linalg.compact import MOST_DECODED, compact, from_halves, to_halves
 from headstart.linalg.packed import make_positive_definite, pack, packed_size
-from headstart.linalg.ragged import column_sums
-from headstart.linalg.row_sharded import global_count, global_sum, second_moment
+from headstart.linalg.row_sharded import global_sum
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore, fit_row_prior
 from headstart.model.state import (
@@ -585,10 +585,7 @@ def _compact_covariances(model: ModelState) -> ModelState:
     bases, shares = torch.zeros(0, size, size), torch.zeros(len(heads), 0)
     if prior is not None:
         bases, shares = (part.to(heads.covariance.dtype) for part in prior)
-    states, metric = model.states, second_moment(model.states.activation)
-    if states.variance is not None:
-        variance = global_sum(column_sums(states.variance)) / max(1, global_count(len(states)))
-        metric[:-1, :-1] += torch.diag(variance)
+    metric = activation_metric(model.states)
     units = heads.noise.clamp(min=torch.finfo(heads.noise.dtype).tiny)
     matrices = compact(heads.covariance, pack(bases), shares, make_positive_definite(metric), units)
     return replace(model, feature_store=model.feature_store.with_compact_covariances(matrices))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headstart.core.neighbours import LocalPart
 from headstart.core.predictive import Predictive, grid_logits, predict_grid
-from headstart.core.types import Heads, RowStates, second_moment
+from headstart.core.types import Heads, RowStates
 from headstart.errors import InputError, did_you_mean, option_name
 from headstart.evaluate.metrics import COVERAGE
 from headstart.evaluate.rankings import RELEVANT_RATING
@@ -197,7 +197,7 @@ def default_criterion(model: ModelState, by: By | None) -> By:
 def average_row(model: ModelState) -> RowStates:
     """Return the state of a row with the mean activation of all rows: one row."""
     states = model.states.take(slice(0, 1))
-    activation = second_moment(model.states)[-1:, :-1].to(states.activation.dtype)
+    activation = model.states.second_moment[-1:, :-1].to(states.activation.dtype)
     return replace(states, activation=activation, variance=None, rows=None)
 
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from headstart.core.types import second_moment
 from headstart.display import MAX_LINES, table_html, text_table
 from headstart.model.features import Feature
 from headstart.model.levels import columns_of, owner_of
@@ -91,7 +90,7 @@ def similar(model: ModelState, name: object, n: int) -> Similar:
     """
     columns, feature_store = model.feature_store.columns, model.feature_store
     slots = feature_store.slots(columns_of(model, [name]))
-    moment = second_moment(model.states)
+    moment = model.states.second_moment
     row_covariance = moment[:-1, :-1] - torch.outer(moment[:-1, -1], moment[-1, :-1])
     references = feature_store.heads_at(torch.tensor(slots)).weight.double()  # of all levels of a category
     projection = row_covariance @ references.T

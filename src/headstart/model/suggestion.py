@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import predict_grid
-from headstart.core.types import Heads, RowStates, second_moment
+from headstart.core.types import Heads, RowStates
 from headstart.errors import InputError, option_name
 from headstart.linalg.packed import affine_quadratic_form, append_one
 from headstart.model.features import Feature, FeatureColumns
@@ -66,7 +66,7 @@ def choose_rows(
         The decrease of the mean variance over all rows by each choice.
     """
     covariance = heads.covariances(states.activation.shape[1] + 1)[0].double()
-    moment = second_moment(states)  # the mean variance over all rows is tr(C·moment)
+    moment = states.second_moment  # the mean variance over all rows is tr(C·moment)
     if 3 * len(candidates) < len(states):
         selected = states.take(candidates)
         noise = _noise_at_rows(heads, selected, kind, likelihood)

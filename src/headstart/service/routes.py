@@ -649,10 +649,9 @@ def schema(request: Request) -> Response:
 
 def _columns(schema: MetadataSchema | None) -> list[dict[str, Any]]:
     columns = [] if schema is None else schema.columns
-    fields = ("values", "low", "high", "mean")
     return [
         {"name": column.name, "type": column.spec.partition(":")[0]}
-        | {name: getattr(column, name) for name in fields if hasattr(column, name)}
+        | column.model_dump(include={"values", "low", "high", "mean"})
         for column in columns
     ]
 

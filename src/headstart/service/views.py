@@ -14,7 +14,6 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from headstart.core.types import second_moment
 from headstart.errors import InputError
 from headstart.linalg.packed import weighted_traces
 from headstart.model.cell_predictions import predict_features
@@ -145,7 +144,7 @@ class FeatureIndex:
         model, result = self.model, np.full(len(slots), np.nan)
         if not len(slots) or model.feature_store.heads_at(slice(0, 1)).covariance is None:
             return result
-        moment = second_moment(model.states)
+        moment = model.states.second_moment
         for start in range(0, len(slots), _HEADS_AT_ONCE):
             part = slice(start, start + _HEADS_AT_ONCE)
             packed = model.feature_store.heads_at(slots[part]).packed_covariance

@@ -460,12 +460,11 @@ class Judge:
 
     def _with_noise_by_feature(self, recipe: Recipe) -> Recipe | None:
         """Return the recipe with a noise of each real feature; None if there is nothing to choose."""
-        backbone = recipe.backbone
-        if getattr(backbone, "noise_by_feature", False) is not None:  # set, or not a setting of the backbone
+        if recipe.backbone.estimates_noise_by_feature is not None:
             return None
         if not bool((self.table.kinds.types[self.features] == KindType.REAL).any()):
             return None
-        return recipe.revised(backbone=backbone.revised(noise_by_feature=True))
+        return recipe.revised(backbone=recipe.backbone.with_noise_by_feature())
 
     def _train_in_folds(
         self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], leader: RecipeOutcomes | None = None
@@ -532,7 +531,7 @@ class Judge:
             table, rows = table.with_rows(~held_out_rows), table.with_rows(held_out_rows)
             others = others[table.counts[others] > 0]
         table, recipe = hide_scales(table, others), self.delivered_recipe(recipe)
-        noise = ["noise"] if getattr(recipe.backbone, "noise_by_feature", False) else []
+        noise = ["noise"] if recipe.backbone.estimates_noise_by_feature else []
         names = [adapter.name for adapter in adapters]
         part = "-".join(["judge", *names, recipe.binary_link, *noise, str(number)])
         trained = train(

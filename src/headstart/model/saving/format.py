@@ -139,12 +139,9 @@ def model_facts(model: ModelState, weights: str, digest: str, copies: Mapping[st
 
 def _packages(settings: Settings) -> dict[str, str]:
     """Return the names of the packages that install the backbone, the adapter and its base."""
-    packages = {
-        "backbone": BACKBONES.origin(settings.backbone),
-        "adapter": ADAPTERS.origin(settings.chosen_adapter),
-    }
-    base = getattr(settings.chosen_adapter, "base", None)
-    return packages if base is None else {**packages, "base": ADAPTERS.origin(base)}
+    adapter = settings.chosen_adapter
+    packages = {"backbone": BACKBONES.origin(settings.backbone), "adapter": ADAPTERS.origin(adapter)}
+    return packages if adapter.inner is None else {**packages, "base": ADAPTERS.origin(adapter.inner)}
 
 
 def model_tensors(model: ModelState) -> dict[str, Tensor]:
@@ -569,8 +566,8 @@ def row_observation_tensors(model: ModelState) -> dict[str, Tensor]:
         ("row_references", model.row_store.take(positions, "reference")),
         ("row_fitted_states", model.row_store.take(positions, "fit")),
     ):
-        parts = vars(states).items()
-        tensors |= {f"{prefix}/{name}": value for name, value in parts if value is not None}
+        parts = {field.name: getattr(states, field.name) for field in fields(states)}
+        tensors |= {f"{prefix}/{name}": part for name, part in parts.items() if part is not None}
     return tensors
 
 
