@@ -29,13 +29,14 @@ from headstart.files import left_over, lock_folder, partial_file, read_json, wri
 from headstart.model import Headstart
 from headstart.model.cell_predictions import leave_out, predict_features, predict_pairs
 from headstart.model.inputs import as_list, whole_number
-from headstart.model.prediction import Prediction, dictionary_column, require_level
+from headstart.model.prediction import Prediction, require_level
 from headstart.model.ranking import TargetRow, best_features, require_contexts, require_same_units
 from headstart.model.saving.folder import model_digest
 from headstart.model.scores import By, Criterion
 from headstart.model.state import ModelState
 from headstart.progress import Reporter
 from headstart.table import Kinds, Names
+from headstart.table.arrow_columns import dictionary_column
 from headstart.table.names import NameNumbering, as_name
 from headstart.table.sources import PARQUET, ParquetSource, Source, TextFormat, open_source
 

@@ -219,15 +219,17 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 def _join_rankings(owner: str, rankings: list[Any]) -> pa.Table:
     """Return the lines of all rankings; the column ``owner`` names the row or feature of each ranking."""
+    import numpy as np
     import pyarrow as pa
+
+    from headstart.table.arrow_columns import number_column, text_column
 
     parts = []
     for ranking in rankings:
         lines = ranking.to_arrow()
-        ranks = pa.array(range(1, len(lines) + 1), pa.int64())
-        parts.append(
-            lines.add_column(0, "place", ranks).add_column(0, owner, pa.array([ranking.of] * len(lines)))
-        )
+        places = number_column(np.arange(1, len(lines) + 1))
+        owners = text_column([ranking.of] * len(lines))
+        parts.append(lines.add_column(0, "place", places).add_column(0, owner, owners))
     return pa.concat_tables(parts)
 
 
@@ -591,10 +593,12 @@ def features(model: Model, *, search: Search = None, output: OutputOptions) -> N
 
     Example: [bold]headstart features films.headstart --search dune[/bold]
     """
+    import numpy as np
     import pyarrow as pa
 
     from headstart.model import Headstart
     from headstart.model.titles import titles_of
+    from headstart.table.arrow_columns import number_column, text_column
 
     destination = output.destination()
     loaded = Headstart.load(model)
@@ -602,16 +606,15 @@ def features(model: Model, *, search: Search = None, output: OutputOptions) -> N
     listed = [loaded.feature(name) for name in names]
     titles = titles_of([feature.metadata for feature in listed], loaded.words.title)
     columns: dict[str, Any] = {
-        "feature": pa.array([feature.name for feature in listed], pa.string()),
-        **({} if titles is None else {"title": pa.array(titles, pa.string())}),
-        "kind": pa.array([str(feature.kind) for feature in listed], pa.string()),
-        "observations": pa.array([feature.shots for feature in listed], pa.int64()),
-        "added": pa.array(["" if feature.in_backbone else "after fit" for feature in listed], pa.string()),
+        "feature": text_column([feature.name for feature in listed]),
+        **({} if titles is None else {"title": text_column(titles)}),
+        "kind": text_column([str(feature.kind) for feature in listed]),
+        "observations": number_column(np.array([feature.shots for feature in listed], np.int64)),
+        "added": text_column(["" if feature.in_backbone else "after fit" for feature in listed]),
     }
     for column in loaded.metadata_columns:
         if column not in columns:
-            texts = [_text(feature.metadata.get(column)) for feature in listed]
-            columns[column] = pa.array(texts, pa.string())
+            columns[column] = text_column([_text(feature.metadata.get(column)) for feature in listed])
     destination.write(pa.table(columns))
 
 
@@ -623,14 +626,15 @@ def rows(model: Model, *, search: Search = None, output: OutputOptions) -> None:
     import pyarrow as pa
 
     from headstart.model import Headstart
+    from headstart.table.arrow_columns import number_column, text_column
 
     destination = output.destination()
     loaded = Headstart.load(model)
     names = list(loaded.rows) if search is None else loaded.find_rows(search)
     titles = loaded.row_titles(names)
-    columns = {} if titles is None else {"title": pa.array(titles, pa.string())}
-    counts = loaded.observation_counts(names)
-    destination.write(pa.table({"row": pa.array(names, pa.string()), **columns, "observations": counts}))
+    columns = {} if titles is None else {"title": text_column(titles)}
+    counts = number_column(loaded.observation_counts(names))
+    destination.write(pa.table({"row": text_column(names), **columns, "observations": counts}))
 
 
 def evaluate(

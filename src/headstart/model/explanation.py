@@ -31,6 +31,7 @@ from headstart.model.row_states import RowInputs, compute_row_states, fitted_obs
 from headstart.model.state import ModelState
 from headstart.model.titles import row_titles, title_of
 from headstart.table import Names
+from headstart.table.arrow_columns import number_column, text_column
 from headstart.table.kinds import split_column
 from headstart.table.names import as_name
 
@@ -160,11 +161,11 @@ class Explanation:
         titles = [part.title for part in parts]
         return pa.table(
             {
-                "source": [part.source for part in parts],
-                "name": [part.name for part in parts],
-                **({"title": titles} if any(titles) else {}),
-                "given": [None if part.given is None else str(part.given) for part in parts],
-                "value": [part.value for part in parts],
+                "source": text_column([part.source for part in parts]),
+                "name": text_column([part.name for part in parts]),
+                **({"title": text_column(titles)} if any(titles) else {}),
+                "given": text_column([None if part.given is None else str(part.given) for part in parts]),
+                "value": number_column(np.array([part.value for part in parts])),
             }
         )
 

@@ -21,6 +21,7 @@ from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError, guard_methods, option_name
 from headstart.model.plots import plot_prediction
 from headstart.table import Names
+from headstart.table.arrow_columns import dictionary_column, number_column, text_column
 from headstart.table.kinds import Kind, Kinds, KindType, column_name
 from headstart.table.margins import RATING, Category, Ordinal, grid_of
 from headstart.training.calibration import LEVELS
@@ -483,10 +484,10 @@ class Prediction:
             {
                 "row": dictionary_column(self.rows, np.repeat(np.arange(rows), features)),
                 "feature": dictionary_column(self.features, np.tile(np.arange(features), rows)),
-                "mean": as_arrow(self.mean.ravel()),
-                "std": as_arrow(self.std.ravel()),
-                "low": as_arrow(low.ravel()),
-                "high": as_arrow(high.ravel()),
+                "mean": number_column(self.mean.ravel()),
+                "std": number_column(self.std.ravel()),
+                "low": number_column(low.ravel()),
+                "high": number_column(high.ravel()),
                 **self._label_columns(),
             }
         )
@@ -527,9 +528,9 @@ class Prediction:
             at = lines[observed.row_index], columns[observed.feature_index]
             inside = (at[0] >= 0) & (at[1] >= 0)
             values[at[0][inside], at[1][inside]] = observed.values[inside]
-        arrays = [pa.array(self.rows, pa.string()), *map(as_arrow, values.T)]
+        arrays = [text_column(self.rows), *map(number_column, values.T)]
         for position in self.chances:
-            arrays[position + 1] = pa.array(self._wide_labels(position, observed), pa.string())
+            arrays[position + 1] = text_column(self._wide_labels(position, observed))
         return pa.table(arrays, names=["row", *self.features])
 
     def _wide_labels(
@@ -565,7 +566,7 @@ class Prediction:
             labels[self.not_applicable] = NOT_APPLICABLE
         missing = np.isnan(best.ravel())
         return {
-            "label": pa.array(labels.ravel().tolist(), pa.string()),
+            "label": text_column(labels.ravel().tolist()),
             "probability": pa.array(best.ravel(), mask=missing),
         }
 
@@ -725,30 +726,3 @@ def fewest_levels(levels: Numbers, chances: Numbers, level: float) -> tuple[Numb
         enough = inside.max(axis=1) >= level - _ROUNDING
         first, last = np.where(enough, start, first), np.where(enough, start + count - 1, last)
     return levels[first], levels[last]
-
-
-def dictionary_column(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArray:
-    """Return the names at positions ``which`` as a dictionary-encoded column.
-
-    The dictionary has no repeated names, because they would leave random bytes in Parquet files.
-
-    >>> dictionary_column(["a", "b", "a"], np.array([2, 1])).to_pylist()
-    ['a', 'b']
-    """
-    unique: dict[str, int] = {}
-    positions = np.array([unique.setdefault(name, len(unique)) for name in names], dtype=np.int32)
-    texts = [name.encode() for name in unique]
-    ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
-    buffers = pa.py_buffer(ends), pa.py_buffer(b"".join(texts))
-    dictionary = pa.StringArray.from_buffers(len(texts), *buffers)
-    return pa.DictionaryArray.from_arrays(as_arrow(positions[which]), dictionary)
-
-
-def as_arrow(numbers: NDArray[Any]) -> pa.Array:
-    """Return numbers (n,) as an Arrow array that shares their memory.
-
-    Unlike ``pa.array``, this does not import pandas, which takes longer than most predictions.
-    """
-    contiguous = np.ascontiguousarray(numbers)
-    buffers = [None, pa.py_buffer(contiguous)]
-    return pa.Array.from_buffers(pa.from_numpy_dtype(contiguous.dtype), len(contiguous), buffers)

@@ -47,6 +47,7 @@ from headstart.model.state import ModelState
 from headstart.model.suggestion import most_informative_features, most_informative_rows, most_uncertain_level
 from headstart.model.titles import feature_titles, row_titles
 from headstart.table import Names
+from headstart.table.arrow_columns import number_column, text_column
 from headstart.table.kinds import is_value
 from headstart.table.names import as_name
 
@@ -130,10 +131,11 @@ class Ranking:
 
     def to_arrow(self) -> pa.Table:
         """Return one line per name: its name, its title if there is one, score, mean, std, low and high."""
-        columns = {"score": self.score, "mean": self.mean, "std": self.std, "low": self.low}
-        titles = {} if self.titles is None else {"title": pa.array(self.titles, pa.string())}
-        names = {self.noun: pa.array(self.names, pa.string())}
-        return pa.table({**names, **titles, **columns, "high": self.high})
+        titles = {} if self.titles is None else {"title": text_column(self.titles)}
+        columns = {
+            name: number_column(getattr(self, name)) for name in ("score", "mean", "std", "low", "high")
+        }
+        return pa.table({self.noun: text_column(self.names), **titles, **columns})
 
     def to_pandas(self) -> Any:
         """Return ``to_arrow`` as a pandas frame; pandas must be installed."""

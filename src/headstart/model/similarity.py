@@ -17,6 +17,7 @@ from headstart.model.levels import columns_of, owner_of
 from headstart.model.ranking import top_candidates
 from headstart.model.state import ModelState
 from headstart.model.titles import feature_titles
+from headstart.table.arrow_columns import number_column, text_column
 from headstart.table.names import as_name
 
 _CONSTANT = 1e-12  # outputs with a smaller variance, on the models' scale, count as constant
@@ -53,10 +54,9 @@ class Similar:
 
     def to_arrow(self) -> pa.Table:
         """Return one line per feature: feature, title if there is one, similarity."""
-        titles = {} if self.titles is None else {"title": pa.array(self.titles, pa.string())}
-        return pa.table(
-            {"feature": pa.array(self.names, pa.string()), **titles, "similarity": self.similarity}
-        )
+        titles = {} if self.titles is None else {"title": text_column(self.titles)}
+        similarity = number_column(self.similarity)
+        return pa.table({"feature": text_column(self.names), **titles, "similarity": similarity})
 
     def to_pandas(self) -> Any:
         """Return ``to_arrow`` as a pandas frame; pandas must be installed."""
