@@ -84,6 +84,9 @@ _PLACES = {
     "find_packages": "registry:packages_distributions",
     "draw_rows_held_out": "evaluate.benchmark:draw_rows",
     "train_candidate": "training.judge:train",
+    "build_backbone": "training.recipe:build_backbone",
+    "find_device": "core.devices:device_of scoring:device_of",
+    "take_over_model": "service.live_model:LiveModel.take_over",
     "plot_panels": "evaluate.plots:plot_panels",
     "start_server": "service.app:run",
 }

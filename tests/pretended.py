@@ -22,6 +22,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headstart.core.devices import device_of
+from tests.limits import limits
 
 DEVICE = torch.device("meta")  # the only device besides the processor that any build of torch can name
 _INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
@@ -108,7 +109,7 @@ def device_named(name: str, device: torch.device = DEVICE) -> Iterator[None]:
     def find(asked: object) -> torch.device:
         return device if asked == name else device_of(asked)
 
-    with patch("headstart.core.devices.device_of", find), patch("headstart.scoring.device_of", find):
+    with limits(find_device=find):
         yield
 
 

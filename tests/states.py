@@ -29,16 +29,16 @@ def snapshot(model: Headstart) -> tuple[object, ...]:
 
 def state_of(model: Headstart) -> ModelState:
     """Return the fitted state of a model, for comparison with a slow version of a formula."""
-    return model.fitted_
+    return model.state
 
 
 def is_lazy(model: Headstart) -> bool:
     """Return whether a loaded model reads its features from the file on disk when they are needed."""
-    return isinstance(model.fitted_.feature_store._base, SavedEntries)
+    return isinstance(model.state.feature_store._base, SavedEntries)
 
 
 def with_state(model: Headstart, **changes: Any) -> Headstart:
     """Return a model with parts of the fitted state replaced, as no call of the public class does."""
     other = Headstart(**model.get_params())
-    other.fitted_ = replace(model.fitted_, **changes)
+    other.fitted_ = replace(model.state, **changes)
     return other

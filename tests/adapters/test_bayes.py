@@ -86,7 +86,7 @@ def test_a_context_may_show_that_metadata_misleads(shots: tuple[int, ...], tiny:
     assert adapter.prior.uses_metadata
     states = adapter.refine(world.knowledge.states)
     heads = adapter.adapt(world.batch, states)
-    sums = adapter._sums(world.batch, states)
+    sums = adapter._sum_contexts(world.batch, states)
     root = adapter.prior.root(torch.float64)
     means = torch.stack(
         [adapter.prior.mean(world.batch).double(), adapter.prior.plain_mean.double().expand(6, -1)], dim=1

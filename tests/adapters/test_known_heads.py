@@ -164,7 +164,7 @@ def test_a_single_feature_has_the_head_of_a_batch() -> None:
     """Added one by one, the heads come from numpy; added together, from torch."""
     table = synthetic_ratings(rows=80, features=24, density=0.5)
     model = Headstart(adapter="bayes", quiet=True).fit(table)
-    adapter = model.fitted_.adapter
+    adapter = model.state.adapter
     adapter.set_known_head_shares(0.8)
     observed = {f"row {row}": float(1 + row % 5) for row in range(12)}
     contexts = {f"new {k}": dict(list(observed.items())[:k]) for k in (0, 1, 3, 12)}

@@ -243,7 +243,7 @@ def is_usable(model: Headstart) -> bool:
     """Use a model in several ways; return whether its numbers are finite."""
     predicted = model.predict()
     model.recommend(model.rows[0], mixed_kinds=True)
-    copy = Headstart.from_state(model.fitted_)
+    copy = Headstart.from_state(model.state)
     copy.remove_row(model.rows[0])
     return bool(np.isfinite(predicted.mean).all() and np.isfinite(predicted.std).all())
 

@@ -38,7 +38,7 @@ def fitted() -> Headstart:
 
 @pytest.fixture
 def model(fitted: Headstart) -> Headstart:
-    return Headstart.from_state(fitted.fitted_)
+    return Headstart.from_state(fitted.state)
 
 
 def test_features_are_questions(model: Headstart) -> None:
@@ -130,7 +130,7 @@ def test_an_answer_updates_all_levels(model: Headstart) -> None:
     model.observe_row(row, {"q1": "A"}, weight=2.0, update="both")
     assert model.feature("q1").observations[row] == "A"
     assert model.feature("q1").shots == shots + 1
-    assert {model.fitted_.feature_store[f"q1={level}"].shots for level in LEVELS} == {shots + 1}
+    assert {model.state.feature_store[f"q1={level}"].shots for level in LEVELS} == {shots + 1}
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_an_answer_updates_all_levels(model: Headstart) -> None:
     ],
 )
 def test_invalid_answers_change_nothing(model: Headstart, change: Any, message: str) -> None:
-    before = model.fitted_
+    before = model.state
     with pytest.raises(InputError, match=message):
         change(model)
-    assert model.fitted_ is before
+    assert model.state is before
 
 
 def test_draws_and_imputations_have_labels(model: Headstart) -> None:

@@ -84,7 +84,7 @@ def test_few_different_values_take_a_byte_each(tmp_path: Path, limits: Limits) -
     assert tensors["knowledge/values"].dtype == "uint8"
     assert tensors["knowledge/levels"].tolist() == [0, 0.25, 0.5, 0.75, 1]
     loaded = Headstart.load(tmp_path / "m")
-    assert loaded.fitted_.knowledge.cells.values.equal(model.fitted_.knowledge.cells.values)
+    assert loaded.state.knowledge.cells.values.equal(model.state.knowledge.cells.values)
     for name in model.features:
         assert loaded.feature(name).observations == model.feature(name).observations
 
@@ -122,7 +122,7 @@ def test_activations_of_the_backbone_are_the_first_columns_of_states(tmp_path: P
         assert copies["knowledge/states/activation"].endswith("[:, :4]")
         loaded = Headstart.load(tmp_path / "m")
         np.testing.assert_array_equal(loaded.predict().mean, model.predict().mean)
-        assert loaded.fitted_.knowledge.states.activation.shape == (60, 4)
+        assert loaded.state.knowledge.states.activation.shape == (60, 4)
         for changed in (model, loaded):
             changed.observe([("u1", "f1", 4), ("u2", "f3", 1)])
         np.testing.assert_array_equal(loaded.predict().mean, model.predict().mean)

@@ -55,9 +55,7 @@ def test_a_cell_has_the_distribution_of_its_prediction(kind: str) -> None:
 
 
 def test_draws_are_correlated_within_a_feature_and_reproducible() -> None:
-    model = fitted()
-    model = Headstart(**model.get_params())
-    model.fitted_ = fitted().fitted_
+    model = Headstart.from_state(fitted().state)
     model.add_feature("new", metadata={"genre": "drama"})  # the head is uncertain, and all rows share it
     drawn = model.sample(features=["new", "f1"], n=3000)
     of_new = np.corrcoef(drawn[:, :20, 0].T)[np.triu_indices(20, 1)].mean()

@@ -207,10 +207,10 @@ def test_all_ways_to_predict_an_ordinal_cell_agree(case: tuple[Headstart, str, d
     found = model.predict()
     low, high = found.interval(0.8)
     rows, features = (part.ravel() for part in np.indices(low.shape))
-    pairs = predict_pairs(model.fitted_, rows, list(found.features), features, 0.8)
+    pairs = predict_pairs(model.state, rows, list(found.features), features, 0.8)
     np.testing.assert_array_equal(pairs[2].reshape(low.shape), low)
     np.testing.assert_array_equal(pairs[3].reshape(low.shape), high)
-    one = predict_one_cell(model.fitted_, found.rows[3], found.features[2], 0.8)
+    one = predict_one_cell(model.state, found.rows[3], found.features[2], 0.8)
     assert (one.low, one.high) == (low[3, 2], high[3, 2])
     for position, name in enumerate(found.features):  # the interval has the probability that it says
         chances, levels = found.probabilities(name), np.arange(1.0, 4.0)

@@ -67,10 +67,10 @@ def test_refused_by_default(model: Headstart) -> None:
 
 
 def test_an_error_adds_nothing(model: Headstart) -> None:
-    before = model.fitted_
+    before = model.state
     with pytest.raises(InputError, match="not from 1 to 5"):
         model.observe([("x", "new", 4), ("y", "film 1", 77)], unknown="add")
-    assert model.fitted_ is before
+    assert model.state is before
 
 
 def test_a_warning_as_an_error_adds_nothing() -> None:
@@ -83,13 +83,13 @@ def test_a_warning_as_an_error_adds_nothing() -> None:
         }
     )
     model = Headstart(adapter="bayes", quiet=True).fit(observations, kinds="real")
-    before = model.fitted_
+    before = model.state
     far = [("x", "film 1", 0.5), ("row 1", "film 1", 1e6)]
     with warnings.catch_warnings():
         warnings.simplefilter("error", SurpriseWarning)
         with pytest.raises(SurpriseWarning):
             model.observe(far, unknown="add")
-    assert model.fitted_ is before
+    assert model.state is before
     assert "x" not in model.rows
 
 

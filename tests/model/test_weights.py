@@ -46,9 +46,7 @@ def fitted(weight: str | None = "w", adapter: str = "bayes") -> Headstart:
 
 
 def fresh() -> Headstart:
-    model = Headstart(**fitted().get_params())
-    model.fitted_ = fitted().fitted_
-    return model
+    return Headstart.from_state(fitted().state)
 
 
 def same(one: Headstart, other: Headstart) -> None:
@@ -228,7 +226,7 @@ def test_heads_are_those_of_a_weighted_regression() -> None:
     """Compute the head of a feature by its definition, one observation after the other."""
     model = fresh()
     model.observe([("u1", "f1", 4)], weight=3)
-    feature, held = model.fitted_.feature_store["f1"], model.fitted_
+    feature, held = model.state.feature_store["f1"], model.state
     assert feature.weights[feature.rows.searchsorted(held.rows.position("u1"))] == 3
     states = held.row_store.take(feature.rows, "reference")
     scaled = (feature.values - feature.kind.offset) / feature.kind.span
@@ -280,10 +278,10 @@ def test_a_frame_a_list_and_a_number_are_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [0, -1, float("nan"), "heavy", [1.0, 2.0], [None]])
 def test_observe_refuses_impossible_weights(wrong: object) -> None:
     model = fresh()
-    before = model.fitted_
+    before = model.state
     with pytest.raises((InputError, UnknownNameError), match="weight"):
         model.observe([("u1", "f1", 5)], weight=wrong)
-    assert model.fitted_ is before
+    assert model.state is before
 
 
 def test_parts_without_weights_are_refused() -> None:
@@ -324,9 +322,9 @@ def test_saved_folder_journal_and_refit_keep_weights(tmp_path: Path) -> None:
 def test_weights_and_a_half_life_multiply(tmp_path: Path) -> None:
     frame = weighted_frame().append_column("t", pa.array(np.arange(len(weighted_frame())) % 90))
     model = Headstart(**CLOSED, half_life=30).fit(frame, weight="w", time="t", kinds="rating:1:5")
-    feature = model.fitted_.feature_store["f1"]
+    feature = model.state.feature_store["f1"]
     aged = 2.0 ** ((feature.times - 89) / 30)
-    weights = model.fitted_.batch_of([feature]).cells.weights
+    weights = model.state.batch_of([feature]).cells.weights
     np.testing.assert_allclose(weights.numpy(), feature.weights * aged, rtol=1e-6)
     model.observe([("u1", "f1", 5, 100)], weight=2)
     model.save(tmp_path / "m")
@@ -338,7 +336,7 @@ def test_other_adapters_take_weights(adapter: str) -> None:
     model = Headstart(adapter=adapter, quiet=True, metatraining={"epochs": 2})
     model.fit(weighted_frame(), weight="w", kinds="rating:1:5")
     assert np.isfinite(model.predict().mean).all()
-    assert model.fitted_.table_weights is not None
+    assert model.state.table_weights is not None
 
 
 def test_evaluate_weighs_its_targets() -> None:

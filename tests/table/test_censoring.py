@@ -115,9 +115,9 @@ def test_a_fitted_model_refuses_limits_and_says_what_to_do() -> None:
     model = Headstart(adapter="bayes", quiet=True).fit(
         measurements().set_index("row").astype(float).reset_index()
     )
-    before = model.fitted_
+    before = model.state
     with pytest.raises(InputError, match="give its expected value, with a weight below 1"):
         model.observe([("u01", "c1", "<0.1")])
     with pytest.raises(InputError, match="give its expected value, with a weight below 1"):
         model.observe_feature("c1", {"u01": "<0.1"})
-    assert model.fitted_ is before
+    assert model.state is before

@@ -614,7 +614,7 @@ def test_a_fold_has_the_settings_of_the_delivered_model(features: int, limits: L
     assert found == dict(default_meta_training(features))
 
 
-def test_the_judged_backbones_have_the_size_of_the_delivered_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judged_backbones_have_the_size_of_the_delivered_one(limits: Limits) -> None:
     """Nine features would have 3 factors, twelve have 4."""
     sizes = []
 
@@ -623,7 +623,7 @@ def test_the_judged_backbones_have_the_size_of_the_delivered_one(monkeypatch: py
         sizes.append((len(given[0]), backbone.config.latent, backbone.config.signature))  # type: ignore[attr-defined]
         return backbone
 
-    monkeypatch.setattr("headstart.training.recipe.build_backbone", build)
+    limits(build_backbone=build)
     train_best(ratings_table(40, 12), np.arange(12), Recipe(), reporter=QUIET, checkpoint=nowhere)
     assert sizes[-1] == (12, 4, 3)
     assert len(sizes) > 1

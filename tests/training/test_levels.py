@@ -156,7 +156,7 @@ def test_a_strength_lies_between_frequencies_and_predictions() -> None:
 def test_independent_answers_have_their_frequencies(structure: float, low: float, high: float) -> None:
     frame = answers(3, structure, rows=200, questions=5)
     model = Headstart(quiet=True).fit(read(frame))
-    assert low <= float(model.fitted_.calibration.level_strength) <= high
+    assert low <= float(model.state.calibration.level_strength) <= high
     if structure == 0:
         chances = model.predict().probabilities("q02")
         frequencies = frame["q02"].value_counts(normalize=True).sort_index().to_numpy()
