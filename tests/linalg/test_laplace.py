@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from tests.linalg.test_gaussian import SIZE, Moments, priors, tensors, world
 from torch import Tensor
 
-from headstart.linalg.laplace import condition_logistic, probit_scale
+from headstart.linalg.array_ops import probit_scale
+from headstart.linalg.laplace import condition_logistic
 
 Array = NDArray[np.float64]
 Contexts = tuple[Array, Array, Array]  # rows, values, weights

@@ -32,7 +32,7 @@ from headstart.adapters.unknown_scale import ScalePrior, infer_scales
 from headstart.core.clicks import estimate_exposure, weigh_click_values, weigh_clicks
 from headstart.core.networks import Layers, apply_layers, copy_layers, mlp
 from headstart.core.types import SPLINE_TERMS, FeatureBatch, Heads, Knowledge, OneHead, OneState, RowStates
-from headstart.linalg.array_ops import Array
+from headstart.linalg.array_ops import Array, probit_scale
 from headstart.linalg.gaussian import (
     ContextSums,
     condition_on_rows,
@@ -41,7 +41,7 @@ from headstart.linalg.gaussian import (
     sum_contexts,
     unpack_sums,
 )
-from headstart.linalg.laplace import condition_logistic, probit_scale
+from headstart.linalg.laplace import condition_logistic
 from headstart.linalg.packed import make_positive_definite, pack, unpack
 from headstart.linalg.ragged import all_equal, groups_of_similar_counts, pad, pad_rows
 from headstart.table.kinds import KindType

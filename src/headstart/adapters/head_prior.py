@@ -34,7 +34,7 @@ from headstart.linalg.packed import (
     unpack,
 )
 from headstart.linalg.ragged import column_sums, line_blocks, sampled_products
-from headstart.linalg.ridge import LooRidge, loo_covariance, make_groups, reliability
+from headstart.linalg.ridge import LooRidge, make_groups, predict_heads, reliability
 from headstart.linalg.row_sharded import (
     gather_first_rows,
     global_count,
@@ -109,14 +109,10 @@ def empirical_prior(
     weights = reliability(covariances, prior, metric)
     if importance is not None:
         weights = weights * (importance / importance.mean()).double()
-    within = unpack((weights / weights.sum()).to(stacked.dtype) @ covariances, size)
     regression = LooRidge(make_groups(description.numbers, description.groups))
-    regression.choose(
-        description.numbers, stacked, weights, torch.linalg.cholesky(make_positive_definite(metric))
-    )
-    loo_means = regression.fit(description.numbers, stacked, weights)
+    regression.choose(description.numbers, stacked, weights, metric)
+    loo_means, covariance = predict_heads(regression, description.numbers, stacked, covariances, weights)
     matrix, constant = regression.linear_map(description.numbers.shape[1])
-    covariance = loo_covariance(stacked - loo_means, within, weights)
     dtype = stacked.dtype
     return EmpiricalPrior(
         matrix.to(dtype),
@@ -253,8 +249,8 @@ def _squared_errors(knowledge: Knowledge) -> Iterator[tuple[Tensor, Tensor]]:
 def mean_squared_weights(knowledge: Knowledge, heads: Heads, features: Tensor | None = None) -> Tensor:
     """Compute the mean of E[w²] over heads, weighted by their observations: (width,).
 
-    It turns the variance of an activation into the variance of an output. ``heads`` are those of the
-    backbone's features at the positions ``features``, by default of all features.
+    It turns the variance of an activation into the variance of an output. ``heads`` are the heads of the
+    backbone's features at the positions ``features``, by default of all.
     """
     counts = knowledge.count_shots() if features is None else knowledge.count_shots()[features]
     counts = counts.to(heads.weight.dtype) + 1e-3
@@ -436,7 +432,7 @@ class HeadPrior(nn.Module):
         """Return the columns of the regression: (…, columns).
 
         They are metadata, cubic and spline terms, the kind in a table of several kinds, the similarities
-        of kernels, and a constant. In numpy, ``metadata`` (…, width) and ``kinds`` (…) are those of one
+        of kernels, and a constant. In numpy, ``metadata`` (…, width) and ``kinds`` (…) describe one
         feature or a stack of features.
         """
         last = self._last_description  # the parts of one head are computed from the same description
@@ -610,8 +606,8 @@ def mean_head_change(knowledge: Knowledge, mean: Tensor, covariance: Tensor, fea
 
     where 0.455 is the median of the square of a standard normal number. This is a limited translation rule of
     Efron and Morris: a direction in which the mean head is well known keeps it. ``mean`` (size,) and
-    ``covariance`` (size, size) are those of the heads of ``features`` known features. The mean prediction of
-    all rows does not change.
+    ``covariance`` (size, size) are the moments of the heads of ``features`` known features. The mean
+    prediction of all rows does not change.
     """
     direction, centre, moment = row_mean_direction(knowledge)
     weight = mean[:-1].double()

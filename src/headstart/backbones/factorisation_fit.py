@@ -25,12 +25,11 @@ from headstart.backbones.row_posterior import (
 )
 from headstart.core.clicks import ZERO_WEIGHT, count_clicks, estimate_exposure, is_click, usual_count
 from headstart.core.devices import move
-from headstart.core.likelihood import probit_scaled
 from headstart.core.types import Description, Heads
 from headstart.distributed import main_process_decides, process_group, run_in_each_process
 from headstart.errors import ModelFileError
 from headstart.files import explain_storage_error, pack_tensors, read_tensors, write_bytes
-from headstart.linalg.array_ops import jaakkola_slope
+from headstart.linalg.array_ops import jaakkola_slope, probit_scale
 from headstart.linalg.packed import (
     append_one,
     inverse,
@@ -54,7 +53,7 @@ from headstart.linalg.ragged import (
     row_slices,
     segment_sum,
 )
-from headstart.linalg.ridge import Group, LooRidge, loo_covariance, make_groups, reliability
+from headstart.linalg.ridge import Group, LooRidge, make_groups, predict_heads, reliability
 from headstart.linalg.row_sharded import (
     draw_normal_rows,
     feature_counts,
@@ -70,6 +69,24 @@ from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
 _PROBABILITIES = 0.02, 0.98  # limits of outputs as probabilities
+
+_EMPTY_ROW_GAIN = 0.05  # share of the squared error that a prior mean of empty rows must remove
+
+_EMPTY_ROW_STEPS = 20  # of bound optimisation, to find the factors of an empty row
+
+_PART_NUMBERS = 1 << 19  # entries of the rows' matrices in a part, which stay in a processor's cache
+
+_ROW_TENSORS = ("mean", "covariance", "relative_precision")  # of a ``RowPosterior``, in a checkpoint
+
+_CHOICE_INTERVAL = 5  # sweeps between two choices of the regressions' penalties
+
+_MAX_RELATIVE_PRECISION = 1e4  # of a feature's observations
+
+_MIN_VARIANCE = 1e-6  # of an observation, on the models' scale
+
+# The precision of clicks relative to the most likely one, which zeros dominate, as nearly all cells are. With
+# a higher precision more factors are kept, and rows are ranked better (measured on held-out rows).
+_CLICK_PRECISION = 2.0
 
 
 def whiten(backbone: Factorisation) -> None:
@@ -163,19 +180,13 @@ def _means_at(backbone: Factorisation, factors: Tensor) -> Tensor:
 def _flattened_heads(backbone: Factorisation) -> tuple[Tensor, Tensor, Tensor]:
     """Return weights and biases of heads, and the mask of those behind a logistic link.
 
-    The uncertainty of a row without observations flattens a logistic link (``probit_scaled``).
+    The uncertainty of a row without observations flattens a logistic link (``probit_scale``).
     """
     heads, logistic = backbone.heads, backbone.likelihood.squashes(backbone.kinds)
     variance = heads.mean_squares().double() @ backbone.row_covariance.diagonal().double()
-    scale = torch.where(logistic, probit_scaled(torch.ones_like(variance), variance), 1.0)
+    scale = torch.where(logistic, probit_scale(variance), 1.0)
     return heads.weight.double() * scale[:, None], heads.bias.double() * scale, logistic
 
-
-_EMPTY_ROW_GAIN = 0.05  # fraction of the squared error
-
-_EMPTY_ROW_STEPS = 20  # of bound optimisation
-
-_PART_NUMBERS = 1 << 19  # entries of the rows' matrices in a part, which stay in a processor's cache
 
 Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and the sum of their weights
 
@@ -290,7 +301,7 @@ def _errors(batch: RowBatch, rows: RowPosterior) -> Iterator[tuple[int, float, f
     clicks = is_click(batch.kinds)
     if bool(clicks.any()):
         mean, second = batch.outputs(rows)
-        counts = batch.aged(torch.ones_like(mean))[clicks]
+        counts = batch.weigh(torch.ones_like(mean))[clicks]
         squared = counts * (1 - 2 * mean + second)[clicks]
         yield KindType.CLICK, float(squared.double().sum()), float(counts.double().sum())
     if batch.moments.zeros is not None:
@@ -300,7 +311,7 @@ def _errors(batch: RowBatch, rows: RowPosterior) -> Iterator[tuple[int, float, f
         mean, second = batch.outputs(rows)
         squared = (batch.values - mean) ** 2 + (second - mean**2).clamp(min=0)
         weights = batch.gaussian_terms(rows)[0]
-        counts = batch.aged(torch.ones_like(squared))[real]
+        counts = batch.weigh(torch.ones_like(squared))[real]
         yield KindType.REAL, float((weights * squared)[real].double().sum()), float(counts.double().sum())
 
 
@@ -344,9 +355,6 @@ def sum_features(
         weights = torch.where(is_click(backbone.kinds), ZERO_WEIGHT * moments.precision, 0.0)
         sums.total.addr_(weights, global_sum(exposed))
     return sums
-
-
-_ROW_TENSORS = ("mean", "covariance", "relative_precision")
 
 
 class SweepProgress:
@@ -477,17 +485,6 @@ def _unpack_regression(tensors: dict[str, Tensor], facts: dict[str, Any], *, sha
     regression.members, regression.tried = facts["members"], facts["tried"]
     regression.strengths, regression.gains = tensors["strengths"], tensors["gains"]
     return regression
-
-
-_CHOICE_INTERVAL = 5  # sweeps between two choices of the regressions' penalties
-
-_MAX_RELATIVE_PRECISION = 1e4  # of a feature
-
-_MIN_VARIANCE = 1e-6  # of an observation, on the models' scale
-
-# The precision of clicks relative to the most likely one, which zeros dominate, as nearly all cells are. With
-# a higher precision more factors are kept, and rows are ranked better (measured on held-out rows).
-_CLICK_PRECISION = 2.0
 
 
 class FactorisationTraining:
@@ -654,9 +651,8 @@ class FactorisationTraining:
         backbone, cells, regression = self.backbone, self.cells, self.row_regression
         weights = torch.ones(len(cells))
         if choosing:
-            metric = backbone.heads.mean_weight_moment().double()
-            root = torch.linalg.cholesky(make_positive_definite(metric))
-            regression.choose(signatures, rows.mean, weights, root)
+            metric = backbone.heads.mean_weight_moment()
+            regression.choose(signatures, rows.mean, weights, metric)
         predicted = regression.fit(signatures, rows.mean, weights)
         matrix, constant = regression.linear_map(signatures.shape[1])
         matrix[0] = constant
@@ -679,11 +675,8 @@ class FactorisationTraining:
         metric = rows.mean_moment()
         weights = reliability(backbone.covariance, prior_covariance, metric)
         if choosing:
-            regression.choose(numbers, heads, weights, torch.linalg.cholesky(make_positive_definite(metric)))
-        means = regression.fit(numbers, heads, weights)
-        share = (weights / weights.sum()).to(backbone.covariance.dtype)
-        within = unpack(share @ backbone.covariance, self.size)
-        return means, loo_covariance(heads - means, within, weights)
+            regression.choose(numbers, heads, weights, metric)
+        return predict_heads(regression, numbers, heads, backbone.covariance, weights)
 
     def _update_precision(self, errors: Errors) -> float:
         """Update the precision of each kind; return the root mean square of all errors."""

@@ -161,7 +161,7 @@ def relative_precision(counts: AnyArray, squared_errors: AnyArray) -> AnyArray:
 class RatingSums(NamedTuple):
     """Sums over each row's ratings, weighted by their precision ω at a row of average noise."""
 
-    counts: AnyArray  # (…): the number of ratings, or the sum of their age weights
+    counts: AnyArray  # (…): the number of ratings, or the sum of their weights
     squares: AnyArray  # (…): Σ ω·x²
     linear: AnyArray  # (…, latent + 1): Σ ω·x·(v, b)
     total: AnyArray  # Σ ω·E[(v, b)(v, b)ᵀ]: (rows, packed), or (latent + 1, latent + 1)
@@ -226,7 +226,7 @@ class ObservedRows(ABC):
     """
 
     values: AnyArray  # (n,): on the models' scale
-    weights: AnyArray | None  # (n,): by age; None: all 1
+    weights: AnyArray | None  # (n,): of the observations; None: all 1
     kinds: AnyArray  # (n,): of the features
     precision: AnyArray  # (n,): of an observation that is not binary, at a row of average noise
     has_row_weights: bool  # whether the weight of any observation depends on its row
@@ -244,8 +244,8 @@ class ObservedRows(ABC):
     def by_row(self, *numbers: AnyArray) -> tuple[AnyArray, ...]:
         """Sum each array of ``numbers`` (n,) over the observations of each row: (…)."""
 
-    def aged(self, numbers: AnyArray) -> AnyArray:
-        """Multiply ``numbers`` (n,) of the observations by their age weights."""
+    def weigh(self, numbers: AnyArray) -> AnyArray:
+        """Multiply ``numbers`` (n,) of the observations by their weights."""
         return numbers if self.weights is None else numbers * self.weights
 
     @cached_property
@@ -259,7 +259,7 @@ class ObservedRows(ABC):
         counted = xp.ones_like(self.precision)
         if self.has_row_weights:
             counted = xp.where(rated, counted, 0.0)
-        counted = self.aged(counted)
+        counted = self.weigh(counted)
         weights = self.precision * counted
         total, linear = self.sums(weights, weights * self.values)
         squared, counts = self.by_row(weights * self.values**2, counted)
@@ -297,7 +297,7 @@ class ObservedRows(ABC):
         xp, (binary, real, weights) = namespace(self.values), self.masks
         values = weights
         if binary is None and real is None:
-            weights = self.aged(weights)
+            weights = self.weigh(weights)
             return weights, weights
         mean, second = self.outputs(now)
         if binary is not None:
@@ -313,7 +313,7 @@ class ObservedRows(ABC):
             winsorised = self.precision * (_MAX_SQUARED_RESIDUAL / at_least(squared, _MAX_SQUARED_RESIDUAL))
             weights = xp.where(real, winsorised, weights)
             values = xp.where(real, winsorised * self.values, values)
-        return self.aged(weights), self.aged(values)
+        return self.weigh(weights), self.weigh(values)
 
     @cached_property
     def masks(self) -> tuple[AnyArray | None, AnyArray | None, AnyArray]:
@@ -328,7 +328,7 @@ class ObservedRows(ABC):
 
     def terms(self, now: RowPosterior, rating_weights: AnyArray) -> tuple[AnyArray, AnyArray]:
         """Return weight and weight · value of all observations; ratings have the ``rating_weights`` (n,)."""
-        rating_weights = self.aged(rating_weights)
+        rating_weights = self.weigh(rating_weights)
         rating_values = rating_weights * self.values
         if not self.has_row_weights:
             return rating_weights, rating_values

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from headstart.config import Config
 from headstart.core.clicks import click_probability
+from headstart.linalg.array_ops import logistic, probit_scale
 from headstart.table.kinds import KindType
 
 
@@ -92,7 +93,7 @@ class Likelihood(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return mean and variance of values with Gaussian outputs: two tensors of the logits' shape.
 
-        ``variance`` is that of the output, ``noise`` that of an observation: see ``predictive_moments``.
+        ``variance`` is the variance of the output, ``noise`` of an observation: see ``predictive_moments``.
         """
         present = _present(kinds)
         mean, total = self.predictive_of_kind(logits, variance, noise, present[0])
@@ -111,7 +112,7 @@ class Likelihood(nn.Module):
             mean, slope = click_probability(logits)
             return mean, slope**2 * variance
         return predictive_moments(
-            logits, variance, noise, logistic=self.is_logistic(kind), binary=kind == KindType.BINARY
+            logits, variance, noise, squashed=self.is_logistic(kind), binary=kind == KindType.BINARY
         )
 
     def predictive_nll(
@@ -122,7 +123,7 @@ class Likelihood(nn.Module):
         For clicks it is the cross-entropy of the probability of a click, 1, or none, 0.
         """
         binary, click = kinds == KindType.BINARY, kinds == KindType.CLICK
-        probit = probit_scaled(logits, variance + noise)
+        probit = logits * probit_scale(variance + noise)
         bernoulli = F.binary_cross_entropy_with_logits(probit, values, reduction="none")
         if bool(binary.all()):
             return bernoulli
@@ -143,16 +144,17 @@ class Likelihood(nn.Module):
 
 
 def predictive_moments(
-    output: Any, variance: Any, noise: Any, *, logistic: bool, binary: bool
+    output: Any, variance: Any, noise: Any, *, squashed: bool, binary: bool
 ) -> tuple[Any, Any]:
     """Return mean and variance of a value with a Gaussian output, as tensors or numpy numbers.
 
-    ``variance`` is that of the output. The ``noise`` of an observation adds to the value or, if it is binary,
-    to the output. Behind a logistic link the mean is MacKay's approximation σ(m / √(1 + π·v / 8)).
+    ``variance`` is the variance of the output. The ``noise`` of an observation adds to the value or, if it is
+    binary, to the output. A ``squashed`` value is behind a logistic link; its mean is MacKay's approximation
+    σ(m / √(1 + π·v / 8)).
     """
-    if not logistic:
+    if not squashed:
         return output, variance + noise
-    mean = _sigmoid(probit_scaled(output, variance + noise if binary else variance))
+    mean = logistic(output * probit_scale(variance + noise if binary else variance))
     slope = mean * (1 - mean)
     return mean, slope if binary else slope**2 * variance + noise
 
@@ -185,15 +187,6 @@ def binary_logit(prediction: Any, std: Any, edge: float, spread: float | None) -
     """
     logits = soft_logit(prediction, edge)
     return logits if spread is None else logits * (spread / std.clip(min=edge)) ** 0.5
-
-
-def probit_scaled(output: Any, variance: Any) -> Any:
-    """Return output / √(1 + π·variance / 8)."""
-    return output / (1 + math.pi / 8 * variance) ** 0.5
-
-
-def _sigmoid(output: Any) -> Any:
-    return torch.sigmoid(output) if isinstance(output, Tensor) else np.exp(-np.logaddexp(0.0, -output))
 
 
 def _present(kinds: Tensor) -> list[KindType]:

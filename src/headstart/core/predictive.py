@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.clicks import is_click
-from headstart.core.likelihood import Likelihood, probit_scaled
+from headstart.core.likelihood import Likelihood
 from headstart.core.types import Heads, OneHead, RowStates
-from headstart.linalg.array_ops import Array
+from headstart.linalg.array_ops import Array, probit_scale
 from headstart.linalg.compact import StoredMatrices
 from headstart.linalg.packed import (
     affine_quadratic_form,
@@ -113,7 +113,7 @@ class Predictive:
         slope = (self.mean * (1 - self.mean)).clamp(min=_LEAST_SLOPE)
         deviation = torch.where(binary, slope, self.noise.clamp(min=_LEAST_NOISE)).sqrt()
         uncertain = self.variance + torch.where(binary, self.noise, 0.0)
-        return deviation, torch.where(squashed, probit_scaled(slope, uncertain), 1.0)
+        return deviation, torch.where(squashed, slope * probit_scale(uncertain), 1.0)
 
     def output_noise(self) -> Tensor:
         """Return the variance of an observation on the scale of the output: 1 / slope of a logistic link."""
@@ -190,8 +190,8 @@ class CellLayout(Layout):
 class GridLayout(Layout):
     """All rows at all heads: (rows, heads).
 
-    ``positions`` (heads,) are those of the heads' covariances in a larger tensor, which saves a copy of all
-    covariances; None if there are no others.
+    ``positions`` (heads,) say where the heads' covariances are in a larger tensor, so that they need not be
+    copied; None if the tensor has no others.
     """
 
     def __init__(self, positions: Tensor | None = None) -> None:
@@ -298,7 +298,8 @@ def predict_cells(
 ) -> Predictive:
     """Predict some cells of each head: (n,).
 
-    ``cells`` has one line per head and indexes rows of ``states``; ``kinds`` (heads,) are those of the heads.
+    ``cells`` has one line per head and indexes rows of ``states``; ``kinds`` (heads,) are the kinds of the
+    features.
     """
     return _predict(CellLayout(cells), heads, states, kinds, likelihood)
 
@@ -314,7 +315,8 @@ def predict_grid(
     """Predict all rows at all heads: (rows, heads), by default in double precision.
 
     In double precision the prediction of a cell does not depend on the other cells of the grid. ``positions``
-    (heads,) are those of the heads' covariances in ``heads.covariance``, by default the same as of the heads.
+    (heads,) say where the heads' covariances are in ``heads.covariance``, by default in the order of the
+    heads.
     """
     parts = (states.noise, states.variance, states.exposure)
     noise, variance, exposure = (None if part is None else part.to(dtype) for part in parts)

@@ -9,6 +9,7 @@ Both libraries have ``@``, ``.mT``, indexing and arithmetic in common; the other
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar, cast
@@ -165,11 +166,17 @@ def softmax(scores: A) -> A:
     return torch.softmax(scores, dim=-1)
 
 
-def logistic(outputs: A) -> A:
-    """Return 1 / (1 + exp(−x)) of each number."""
-    if isinstance(outputs, np.ndarray):
-        return cast(Array, 0.5 * (1 + np.tanh(outputs / 2)))
-    return torch.sigmoid(outputs)
+def logistic(outputs: Any) -> Any:
+    """Return 1 / (1 + exp(−x)) of each number x of a tensor or an array, or of one number."""
+    return torch.sigmoid(outputs) if isinstance(outputs, Tensor) else 0.5 * (1 + np.tanh(outputs / 2))
+
+
+def probit_scale(variance: Any) -> Any:
+    """Return 1 / √(1 + π·v / 8), by which Gaussian noise of variance v in the input flattens a logistic link.
+
+    The approximation is MacKay's. ``variance`` is a tensor, an array or a number.
+    """
+    return 1 / (1 + math.pi / 8 * variance) ** 0.5
 
 
 def jaakkola_slope(outputs: A) -> A:

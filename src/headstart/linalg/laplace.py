@@ -201,8 +201,3 @@ class _NewtonOverShots(_Newton):
         gain = solve_lower(lower, cross * scale[..., None])
         mean = prior + multiply_vectors(to_precision_of(point, root), cross)
         return mean, root @ root.mT - gain.mT @ gain
-
-
-def probit_scale(noise: Numbers) -> Numbers:
-    """Return the factor by which Gaussian noise of variance ``noise`` flattens a logistic link."""
-    return 1 / square_root(1 + math.pi / 8 * noise)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headstart.distributed import SINGLE_PROCESS, ProcessGroup, process_group
-from headstart.linalg.packed import make_positive_definite, weighted_traces
+from headstart.linalg.packed import make_positive_definite, unpack, weighted_traces
 from headstart.linalg.ragged import row_slices
 from headstart.linalg.row_sharded import gather_sample, global_mean
 
@@ -142,12 +142,12 @@ class LooRidge:
 
     # -- strengths --------------------------------------------------------------------------------
 
-    def choose(self, encoded: Tensor, targets: Tensor, weights: Tensor, root: Tensor) -> None:
+    def choose(self, encoded: Tensor, targets: Tensor, weights: Tensor, metric: Tensor) -> None:
         """Choose the strength of each group, one after the other, by the leave-one-out error.
 
-        The error of a prediction of ``targets`` (lines, size) is |Δ·root|² with ``root`` (size, size), the
-        metric of predictions; ``weights`` (lines,) are the precisions of the targets. A group is included
-        only if it reduces the error by more than the best of as many uninformative groups would by chance.
+        The error Δ of a prediction of ``targets`` (lines, size) counts as Δᵀ·M·Δ with the ``metric`` M (size,
+        size); ``weights`` (lines,) are the precisions of the targets. A group is included only if it reduces
+        the error by more than the best of as many uninformative groups would by chance.
         """
         if not self.groups:
             return
@@ -155,7 +155,7 @@ class LooRidge:
             _LINES_TO_CHOOSE, encoded, targets, weights, group=self._processes
         )
         weights = _relative(weights)
-        targets = targets.double() @ root.double()
+        targets = targets.double() @ torch.linalg.cholesky(make_positive_definite(metric.double()))
         parts = [group.design(encoded) for group in self.groups]
         if len(self.groups) > _MAX_GROUPS:
             parts = self._pool(parts, targets, weights)
@@ -308,7 +308,7 @@ def _best_strength(
 
     ``group_of_column`` (columns,) is the group of each column of the ``design``, -1 for the constant; the
     other groups keep their ``strengths``. The ``targets`` (lines, size) are in the metric of predictions, and
-    ``critical_value`` is that of the gain, in standard errors. The candidates share the eigenbasis
+    ``critical_value`` is the least gain in standard errors. The candidates share the eigenbasis
     of the group's Schur complement.
     """
     strength_of = strengths[group_of_column.clamp(min=0)]
@@ -434,10 +434,40 @@ def loo_covariance(residual: Tensor, mean_covariance: Tensor, weights: Tensor) -
     return make_positive_definite(between + mean_covariance.double())
 
 
+def predict_heads(
+    regression: LooRidge, encoded: Tensor, heads: Tensor, covariances: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Fit a regression of uncertain heads, and predict each head from the others.
+
+    Parameters
+    ----------
+    regression : LooRidge
+        The regression, whose strengths are chosen.
+    encoded : Tensor of shape (lines, columns)
+        The inputs.
+    heads : Tensor of shape (lines, size)
+        The means of the heads.
+    covariances : Tensor of shape (lines, packed)
+        Their covariances.
+    weights : Tensor of shape (lines,)
+        Their weights in the regression.
+
+    Returns
+    -------
+    means : Tensor of shape (lines, size)
+        The leave-one-out predictions.
+    covariance : Tensor of shape (size, size)
+        The covariance of heads around these predictions (``loo_covariance``).
+    """
+    means = regression.fit(encoded, heads, weights)
+    within = unpack((weights / weights.sum()).to(covariances.dtype) @ covariances, heads.shape[1])
+    return means, loo_covariance(heads - means, within, weights)
+
+
 def reliability(covariances: Tensor, prior: Tensor, metric: Tensor) -> Tensor:
     """Compute the share of the prior variance that each head's observations removed, 0 to 1: (features,).
 
-    ``covariances`` (features, packed) are those of the heads, ``prior`` (size, size) is the covariance
+    ``covariances`` (features, packed) belong to the heads, ``prior`` (size, size) is the covariance
     of a head without observations; variances are traces in the ``metric`` (size, size) of predictions.
     """
     remaining = weighted_traces(covariances, metric) / (prior.double() * metric).sum().clamp(min=1e-30)

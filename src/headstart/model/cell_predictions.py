@@ -22,6 +22,7 @@ from headstart.core.likelihood import binary_logit
 from headstart.core.predictive import predict_cell, predict_cells, predict_grid
 from headstart.core.types import OneHead, RowStates
 from headstart.errors import InputError
+from headstart.linalg.array_ops import logistic
 from headstart.linalg.packed import packed_size
 from headstart.model.features import Feature, FeatureListing
 from headstart.model.levels import (
@@ -56,6 +57,8 @@ _CELLS_AT_ONCE = 2**21  # cells that are computed together, which bounds the mem
 
 _HEADS_AT_ONCE = 128  # heads whose cells are computed together, which bounds the memory
 
+MAX_CELLS = 50_000_000  # of one prediction, which has two numbers per cell in memory
+
 CPU = torch.device("cpu")
 
 
@@ -67,27 +70,27 @@ def _to_units(mean: Any, std: Any, factor: Any, kind: Any) -> tuple[Any, Any]:
 
     ``factor`` is the calibration factor of the standard deviation; ``kind`` has offset, span, low and high.
     """
-    std = _rounded(factor * _rounded(std)) * kind.span
-    return np.minimum(np.maximum(_rounded(mean) * kind.span + kind.offset, kind.low), kind.high), std
+    std = _round_to_single(factor * _round_to_single(std)) * kind.span
+    return np.minimum(np.maximum(_round_to_single(mean) * kind.span + kind.offset, kind.low), kind.high), std
 
 
 def _calibrate_probability(
     prediction: Any, std: Any, slope: Any, shift: Any, edge: float, spread: float | None
 ) -> tuple[Any, Any]:
     """Return the calibrated probability of 1, and the standard deviation of the value."""
-    logit = binary_logit(_rounded(prediction), _rounded(std), edge, spread) * slope + shift
-    mean = 1 / (1 + np.exp(-logit))
+    logit = binary_logit(_round_to_single(prediction), _round_to_single(std), edge, spread) * slope + shift
+    mean = logistic(logit)
     return mean, np.sqrt(mean * (1 - mean))
 
 
 def _calibrate_clicks(probability: Any, std: Any, slope: Any, shift: Any, least: Any) -> tuple[Any, Any]:
     """Return the calibrated probability of a click, and the standard deviation of this probability."""
-    log_odds, steepness = click_log_odds(_rounded(probability), least)
+    log_odds, steepness = click_log_odds(_round_to_single(probability), least)
     mean = np.exp(-np.logaddexp(0.0, -(log_odds * slope + shift)))
-    return mean, _rounded(std) * slope * steepness * mean * (1 - mean)
+    return mean, _round_to_single(std) * slope * steepness * mean * (1 - mean)
 
 
-def _rounded(numbers: Any) -> Any:
+def _round_to_single(numbers: Any) -> Any:
     """Round to single precision, so that all ways to compute a prediction give the same number."""
     return np.float32(numbers).astype(np.float64)
 
@@ -216,9 +219,6 @@ def _head_of(model: ModelState, name: str, kind: int) -> OneHead:
 
 
 _cached_half_width = lru_cache(maxsize=64)(normal_half_width)
-
-
-MAX_CELLS = 50_000_000  # of one prediction, which has two numbers per cell in memory
 
 
 def require_few_cells(model: ModelState, rows: Names, names: Sequence[Any] | None, draws: int = 1) -> None:
@@ -396,7 +396,7 @@ def predict_pairs(
 
 
 def _predict_column(model: ModelState, rows: NDArray[np.int64], feature: Feature) -> Prediction:
-    """Predict one feature at some rows, of which any may be repeated: (n, 1)."""
+    """Predict one feature at ``rows`` (n,), which can contain a row several times: (n, 1)."""
     return predict_features(model, _numbered_rows(len(rows)), model.row_store.take(rows), [feature.name])
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from headstart.adapters.head_prior import column_gains
 from headstart.backbones.base import Backbone
 from headstart.core.types import Description, Knowledge, OneState, RowPrior, RowPriorRegression, RowStates
-from headstart.linalg.packed import make_positive_definite
 from headstart.linalg.ridge import LooRidge, make_groups
 from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.persistent import Arena, PersistentArray, copy_with
@@ -358,9 +357,8 @@ def fit_row_prior(
     linear = Description.of(encoded, widths)
     nonlinear = linear.nonlinear_columns()
     description = linear.with_cubic_terms(nonlinear)
-    root = torch.linalg.cholesky(make_positive_definite(knowledge.heads.mean_weight_moment().double()))
     regression = LooRidge(make_groups(description.numbers, description.groups))
-    regression.choose(description.numbers, targets, weights, root)
+    regression.choose(description.numbers, targets, weights, knowledge.heads.mean_weight_moment())
     if float(regression.gains.sum()) < _MIN_GAIN:
         return None
     predicted = regression.fit(description.numbers, targets, weights)

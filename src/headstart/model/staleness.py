@@ -32,6 +32,17 @@ class ErrorSums(NamedTuple):
         count, total = self.observations + len(excess), self.excess + float(excess.sum())
         return ErrorSums(count, total, self.squares + float((excess**2).sum()))
 
+    @property
+    def mean(self) -> float:
+        """The mean excess."""
+        return self.excess / max(1, self.observations)
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of the mean; 0 for a single observation."""
+        count = max(1, self.observations)
+        return math.sqrt(max(0.0, self.squares / count - self.mean**2) / count)
+
 
 NO_ERRORS = ErrorSums()
 
@@ -89,15 +100,11 @@ def _round(number: float, digits: int) -> str:
 
 def staleness_of(arrived: ErrorSums, fitted_on: int) -> Staleness:
     """Summarise the errors of a model that was fitted to ``fitted_on`` observations."""
-    count = max(1, arrived.observations)
-    mean = arrived.excess / count
-    variance = max(0.0, arrived.squares / count - mean**2)
-    error = math.sqrt(variance / count) if arrived.observations > 1 else math.inf
     return Staleness(
         arrived.observations,
         arrived.observations / max(1, fitted_on),
-        mean,
-        error if arrived.observations else 0.0,
+        arrived.mean,
+        math.inf if arrived.observations == 1 else arrived.standard_error,
     )
 
 

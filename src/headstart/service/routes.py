@@ -5,7 +5,6 @@ Handlers check names and bodies, call the methods of ``Headstart`` on a snapshot
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -55,6 +54,7 @@ from headstart.service.schemas import (
     Suggest,
     TakeOver,
 )
+from headstart.service.store import ErrorBucket
 from headstart.service.views import FeatureIndex, Sort, distribution, history
 from headstart.service.worker import Service, ServiceSettings
 from headstart.table import Kind, MetadataSchema
@@ -662,7 +662,7 @@ def quality(request: Request) -> Response:
     service = service_of(request)
     snapshot = service.snapshot
     info = snapshot.model.info
-    surprises = [_surprise(sums) for sums in service.store.surprises(_BUCKETS)]
+    buckets = service.store.error_sums(_BUCKETS)
     content = {
         "judged_on": info.judged_on,
         "unit": info.unit,
@@ -670,8 +670,8 @@ def quality(request: Request) -> Response:
         "means": _curve(info.means),
         "calibration": _calibration(snapshot),
         "metadata": info.metadata,
-        "surprise": surprises,
-        "staleness": _staleness(snapshot, surprises),
+        "surprise": [_surprise(bucket) for bucket in buckets],
+        "staleness": _staleness(snapshot, buckets),
     }
     return answer(snapshot, content)
 
@@ -698,27 +698,21 @@ def _calibration(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _surprise(sums: dict[str, Any]) -> dict[str, Any]:
-    """Return the mean and standard error of the surprise in a bucket from its sums."""
-    count = max(1, int(sums["observations"]))
-    mean = sums["excess"] / count
-    error = math.sqrt(max(0.0, sums["squares"] / count - mean**2) / count)
+def _surprise(bucket: ErrorBucket) -> dict[str, Any]:
+    """Return the mean and standard error of the surprise in a period."""
     return {
-        "first": format_time(sums["first"]),
-        "last": format_time(sums["last"]),
-        "observations": int(sums["observations"]),
-        "excess": mean,
-        "standard_error": error,
+        "first": format_time(bucket.first),
+        "last": format_time(bucket.last),
+        "observations": bucket.errors.observations,
+        "excess": bucket.errors.mean,
+        "standard_error": bucket.errors.standard_error,
     }
 
 
-def _staleness(snapshot: Snapshot, buckets: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return ``Headstart.staleness`` for the observations of all buckets."""
-    count, total, squares = 0, 0.0, 0.0
-    for bucket in buckets:
-        n, mean, error = bucket["observations"], bucket["excess"], bucket["standard_error"]
-        count, total, squares = count + n, total + n * mean, squares + n * (mean**2 + n * error**2)
-    staleness = staleness_of(ErrorSums(count, total, squares), len(snapshot.fitted.knowledge.cells.index))
+def _staleness(snapshot: Snapshot, buckets: list[ErrorBucket]) -> dict[str, Any]:
+    """Return ``Headstart.staleness`` for the observations of all periods."""
+    sums = ErrorSums(*(sum(numbers) for numbers in zip(*(bucket.errors for bucket in buckets), strict=True)))
+    staleness = staleness_of(sums, len(snapshot.fitted.knowledge.cells.index))
     return {
         "observations": staleness.observations,
         "growth": staleness.growth,

@@ -74,6 +74,14 @@ class Cell(NamedTuple):
     weight: float | None = None  # None: 1
 
 
+class ErrorBucket(NamedTuple):
+    """The prediction errors of a period, each of an observation before it was added."""
+
+    first: datetime  # the time of its first change
+    last: datetime
+    errors: ErrorSums
+
+
 @dataclass(frozen=True)
 class Delta:
     """Changes, applied in this order: removals, additions, observations.
@@ -202,8 +210,8 @@ class Store:
         with self.reading() as connection:
             return [(Cell(*line[:3]), line[3]) for line in connection.execute(query)]
 
-    def surprises(self, buckets: int) -> list[dict[str, Any]]:
-        """Return sums of prediction errors, in ``buckets`` parts with equal numbers of changes."""
+    def error_sums(self, buckets: int) -> list[ErrorBucket]:
+        """Return the sums of prediction errors of ``buckets`` periods with equal numbers of changes."""
         scored = CHANGES.c.excess.is_not(None)
         with self.reading() as connection:
             total = int(connection.execute(select(func.count()).where(scored)).scalar_one())
@@ -221,8 +229,10 @@ class Store:
                 .order_by(lines.c.part)
             )
             parts = connection.execute(query).all() if total else []
-        names = ("first", "last", "observations", "excess", "squares")
-        return [dict(zip(names, numbers, strict=True)) for numbers in parts]
+        return [
+            ErrorBucket(first, last, ErrorSums(int(observations), excess, squares))
+            for first, last, observations, excess, squares in parts
+        ]
 
     def clean(self) -> None:
         """Erase removed rows from the files of SQLite, if there are any that it has not erased yet.
@@ -477,7 +487,7 @@ def _insert_cells(connection: Connection, numbered: Sequence[tuple[int, Cell]]) 
 
 
 def _find_row_ids(connection: Connection, digests: Mapping[str, str]) -> dict[str, int]:
-    """Return the ids of those rows that the store has; ``digests`` are those of their names, by name."""
+    """Return the ids of the rows that the store has; ``digests`` maps names to their digests."""
     found: dict[str, int] = {}
     values = list(digests.values())
     for start in range(0, len(values), _MAX_PARAMETERS):
