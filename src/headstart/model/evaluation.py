@@ -26,6 +26,7 @@ from headstart.evaluate.rankings import Lists, is_relevant, score_lists
 from headstart.evaluate.results import Results, Run
 from headstart.evaluate.scoring import score_heads, score_value_reference
 from headstart.model.cell_predictions import predict_features
+from headstart.model.features import Feature
 from headstart.model.inputs import ReadOptions, as_table
 from headstart.model.local import reference_residuals, row_residuals
 from headstart.model.ranking import TargetRow, observed_slots
@@ -42,6 +43,16 @@ On = Literal["features", "cells"]
 
 _FEATURES_AT_ONCE = 1024  # new features that the adapter reads at once, which bounds the memory
 
+MEANS = "row-column-means"  # the name of this method in results
+
+_MIN_FEATURES, _MIN_ROWS, _MIN_OBSERVATIONS = 50, 50, 8  # of a table, and of a row, to compare rankings
+
+_MAX_CELLS = 2**22  # scored to compare rankings
+
+_HIDDEN = 0.25  # share of the observations of a row that is held out to compare rankings
+
+_CLEARLY_BETTER = 1.1  # NDCG relative to that of the mean, from which another ranking is the default
+
 
 class HeldOut(NamedTuple):
     """Held-out observations of rows of the model.
@@ -55,6 +66,11 @@ class HeldOut(NamedTuple):
     columns: NDArray[np.int64]  # (n,)
     values: NDArray[np.float64]  # (n,)
     weights: NDArray[np.float64] | None  # (n,); None: all 1
+
+    def take(self, cells: NDArray[np.int64]) -> HeldOut:
+        """Return only the observations at the positions ``cells``."""
+        weights = None if self.weights is None else self.weights[cells]
+        return HeldOut(self.table, self.rows[cells], self.columns[cells], self.values[cells], weights)
 
 
 def held_out_table(model: ModelState, data: object, options: ReadOptions) -> Table:
@@ -215,9 +231,6 @@ def _rank_rows(
     return rows_of
 
 
-MEANS = "row-column-means"
-
-
 def _row_column_means(model: ModelState, tested: Kinds) -> RowColumnMeans | None:
     """Return the row and column means of all observations of the model, to compare it with.
 
@@ -270,8 +283,51 @@ def _evaluate_cells(
 
     ``facts`` become part of the results.
     """
-    table, rows, columns, values, weights = held_out
-    features = [model.feature_store[name] for name in table.features]
+    features = [model.feature_store[name] for name in held_out.table.features]
+    cells, mean, distance = _predict_unobserved(model, features, held_out)
+    if len(cells) == 0:
+        raise InputError(
+            f"{_caller()}: the model has observed all of these cells; give cells that were held out"
+        )
+    table, rows, columns, values, weights = held_out.take(cells)
+    kinds = np.array([feature.kind.type for feature in features])[columns]
+    shots = np.array([feature.shots for feature in features])[columns]
+    name, median_shots = model.settings.chosen_adapter.name, int(np.median(shots))
+    answers = _answers(table, rows, columns)
+    metrics = score(values, mean, columns, kinds, distance, weights=weights, answers=answers)
+    if criterion is not None:
+        slots = np.array(model.feature_store.slots(table.features), dtype=np.int64)
+        scaled = torch.from_numpy(table.kinds.scale(values, columns))
+        relevant = is_relevant(scaled, torch.from_numpy(kinds)).numpy()
+        metrics |= _score_features_for_rows(model, rows[relevant], slots[columns[relevant]], criterion)
+    scores_by_method = {name: metrics}
+    if (means := _row_column_means(model, table.kinds)) is not None:
+        order_of_store = {name: position for position, name in enumerate(model.feature_store)}
+        positions = np.array([order_of_store[feature.name] for feature in features])[columns]
+        of_means = (means.rows[rows] * means.features[positions]).sum(1).numpy()
+        known = Kinds([feature.kind for feature in features])
+        predicted = known.values_within_limits(of_means, means.std, columns)
+        scores_by_method[MEANS] = score(values, predicted, columns, kinds, weights=weights)
+    runs = [
+        Run(split=0, method=method, shots=median_shots, metric=metric, value=result.value,
+            features=result.features, targets=result.targets)
+        for method, results in scores_by_method.items() for metric, result in results.items()
+    ]  # fmt: skip
+    tested_answers = _count_answers(table, columns)
+    facts = {**facts, "tested": tested_answers, "left_out": facts["observations"] - tested_answers}
+    settings = {"methods": list(scores_by_method), "shots": [median_shots]}
+    return Results(data=facts, settings=settings, runs=runs)
+
+
+def _predict_unobserved(
+    model: ModelState, features: list[Feature], held_out: HeldOut
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Predict the held-out cells that their features have not observed, feature by feature.
+
+    Return their positions in ``held_out``, their predicted means, and the distances of the values from their
+    predictions in standard deviations, on the scale of numbers: three of (cells,).
+    """
+    _, rows, columns, values, _ = held_out
     order = np.argsort(columns, kind="stable")
     starts = np.searchsorted(columns[order], np.arange(len(features) + 1))
     means, distances, tested = [], [], []
@@ -286,59 +342,7 @@ def _evaluate_cells(
         tiny = np.finfo(float).tiny
         distances.append(np.abs(truth - prediction.center[:, 0]) / np.maximum(prediction.scale[:, 0], tiny))
         tested.append(cells)
-    cells = np.concatenate(tested)
-    if len(cells) == 0:
-        raise InputError(
-            f"{_caller()}: the model has observed all of these cells; give cells that were held out"
-        )
-    kinds = np.array([feature.kind.type for feature in features])[columns[cells]]
-    shots = np.array([feature.shots for feature in features])[columns[cells]]
-    name, median_shots = model.settings.chosen_adapter.name, int(np.median(shots))
-    metrics = score(
-        values[cells],
-        np.concatenate(means),
-        columns[cells],
-        kinds,
-        np.concatenate(distances),
-        weights=None if weights is None else weights[cells],
-        answers=_answers(table, rows[cells], columns[cells]),
-    )
-    if criterion is not None:
-        slots = np.array(model.feature_store.slots(table.features), dtype=np.int64)
-        scaled = torch.from_numpy(table.kinds.scale(values[cells], columns[cells]))
-        relevant = is_relevant(scaled, torch.from_numpy(kinds)).numpy()
-        metrics |= _score_features_for_rows(
-            model, rows[cells][relevant], slots[columns[cells][relevant]], criterion
-        )
-    scores_by_method = {name: metrics}
-    if (reference := _row_column_means(model, table.kinds)) is not None:
-        order_of_store = {name: position for position, name in enumerate(model.feature_store)}
-        positions = np.array([order_of_store[feature.name] for feature in features])[columns[cells]]
-        mean = (reference.rows[rows[cells]] * reference.features[positions]).sum(1)
-        known = Kinds([feature.kind for feature in features])
-        predicted = known.values_within_limits(mean.numpy(), reference.std, columns[cells])
-        weights_of_cells = None if weights is None else weights[cells]
-        scores_by_method[MEANS] = score(
-            values[cells], predicted, columns[cells], kinds, weights=weights_of_cells
-        )
-    runs = [
-        Run(split=0, method=method, shots=median_shots, metric=metric, value=result.value,
-            features=result.features, targets=result.targets)
-        for method, results in scores_by_method.items() for metric, result in results.items()
-    ]  # fmt: skip
-    tested_answers = _count_answers(table, columns[cells])
-    facts = {**facts, "tested": tested_answers, "left_out": facts["observations"] - tested_answers}
-    settings = {"methods": list(scores_by_method), "shots": [median_shots]}
-    return Results(data=facts, settings=settings, runs=runs)
-
-
-_MIN_FEATURES, _MIN_ROWS, _MIN_OBSERVATIONS = 50, 50, 8  # of a table, and of a row, to compare rankings
-
-_MAX_CELLS = 2**22  # scored to compare rankings
-
-_HIDDEN = 0.25  # share of the observations of a row that is held out
-
-_CLEARLY_BETTER = 1.1  # times the NDCG of the mean
+    return np.concatenate(tested), np.concatenate(means), np.concatenate(distances)
 
 
 @torch.no_grad()
