@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,10 @@ from headstart.evaluate.kshot import check_shots
 from headstart.table import Table
 
 _TIME = "time"  # the name that splits features by their first observation
+
+MAX_TEST_ROWS = 500  # held out; more would take observations from training, with little gain in precision
+
+MIN_TRAINING_ROWS = 4  # that are not held out
 
 
 @dataclass(frozen=True)
@@ -163,23 +167,7 @@ def split_observations(
         order = order[np.argsort(table.times[order], kind="stable")]
     known = np.zeros(len(table), dtype=bool)
     known[order[: len(order) - _count(share * len(order))]] = True
-    return _select_observations(table, known), _select_observations(table, ~known)
-
-
-def _select_observations(table: Table, selected: NDArray[np.bool_]) -> Table:
-    return replace(
-        table,
-        row_index=table.row_index[selected],
-        feature_index=table.feature_index[selected],
-        values=table.values[selected],
-        times=None if table.times is None else table.times[selected],
-        weights=None if table.weights is None else table.weights[selected],
-    )
-
-
-MAX_TEST_ROWS = 500  # more would take observations from training, with little gain in precision
-
-MIN_TRAINING_ROWS = 4
+    return table.with_observations(known), table.with_observations(~known)
 
 
 def draw_rows(table: Table, share: float, seed: int) -> NDArray[np.int64]:

@@ -439,13 +439,9 @@ class Table:
         if not chosen.any():
             raise InputError(f"no value of the table is at least {at_least:g}; there would be no clicks")
         clicks = replace(
-            self,
+            self.with_observations(chosen),
             kinds=Kinds([Kind.parse("click")] * len(self.features)),
-            row_index=self.row_index[chosen],
-            feature_index=self.feature_index[chosen],
             values=np.ones(int(chosen.sum()), np.float32),
-            times=None if self.times is None else self.times[chosen],
-            weights=None if self.weights is None else self.weights[chosen],
         )
         return clicks.with_features(np.flatnonzero(clicks.counts > 0))
 
@@ -501,6 +497,36 @@ class Table:
         if "_vectors" in self.__dict__:
             table.__dict__["_vectors"] = {name: array[positions] for name, array in self._vectors.items()}
         return table
+
+    def with_observations(self, observations: NDArray[np.bool_]) -> Self:
+        """Return a table of some observations only. All rows and features stay.
+
+        Parameters
+        ----------
+        observations : ndarray of shape (n,)
+            The mask of the observations.
+
+        Returns
+        -------
+        Table
+            The table of these observations.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from headstart.table import Table
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> table.with_observations(table.values > 2).observations_of("y")
+        {'b': 5.0}
+        """
+        return replace(
+            self,
+            row_index=self.row_index[observations],
+            feature_index=self.feature_index[observations],
+            values=self.values[observations],
+            times=None if self.times is None else self.times[observations],
+            weights=None if self.weights is None else self.weights[observations],
+        )
 
     def with_rows(self, rows: NDArray[np.bool_]) -> Self:
         """Return a table of some rows only. All features stay.

@@ -124,8 +124,8 @@ class _Trial:
     device: torch.device
 
     def predict(self, name: str) -> tuple[Tensor, ...]:
-        """Return the arguments of ``best_strength`` of the hidden cells; ``name`` is that of checkpoints."""
-        known, device = _keep(self.table, ~self.hidden), self.device
+        """Return the arguments of ``best_strength`` at the hidden cells; checkpoints have this ``name``."""
+        known, device = self.table.with_observations(~self.hidden), self.device
         everything = np.arange(len(known.features))
         trained = train(
             known,
@@ -139,7 +139,7 @@ class _Trial:
         )
         part, knowledge = trained.adapters["adapter"], trained.knowledge
         batch = move(replace(feature_batch(known), known=torch.arange(len(everything))), device)
-        targets = move(feature_batch(_keep(self.table, self.hidden)).cells, device)
+        targets = move(feature_batch(self.table.with_observations(self.hidden)).cells, device)
         with compute_on(device):
             states = part.adapter.refine(knowledge.states)
             heads = part.adapter.adapt(batch, states)
@@ -152,15 +152,3 @@ class _Trial:
         count = torch.bincount(cells.lines, cells.values.double(), minlength=len(cells))
         truth = targets.weighted(targets.values).double()
         return probability, truth, answer, count[lines], batch.shots[lines].double()
-
-
-def _keep(table: Table, mask: NDArray[np.bool_]) -> Table:
-    """Return the table with only the observations of ``mask`` (n,)."""
-    return replace(
-        table,
-        row_index=table.row_index[mask],
-        feature_index=table.feature_index[mask],
-        values=table.values[mask],
-        weights=None if table.weights is None else table.weights[mask],
-        times=None if table.times is None else table.times[mask],
-    )
