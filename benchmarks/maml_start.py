@@ -48,14 +48,14 @@ class Start:
         """Return the RMSE on the new features without observations, in stars."""
         test, knowledge = self.split.test, self.split.trainer.knowledge
         predicted = test.predict(self.heads(len(test)), knowledge.states, knowledge.likelihood)
-        mean, _ = test.unscaled(predicted.mean, predicted.std)
+        mean, _ = test.to_values(predicted.mean, predicted.std)
         return float(np.sqrt(np.mean((mean - test.truth) ** 2)))
 
     @torch.no_grad()
     def loss(self, shots: int, config: MAMLConfig) -> float:
         """Return the outer loss at ``shots`` on the meta-train features: the mean over features."""
         tasks, knowledge = self.split.trainer.training, self.split.trainer.knowledge
-        batch, states = tasks.together(torch.nonzero(tasks.batch.shots > shots)[:, 0])
+        batch, states = tasks.with_states(torch.nonzero(tasks.batch.shots > shots)[:, 0])
         generator = torch.Generator().manual_seed(SEED)
         episode = draw_episode(batch, states, torch.full((len(batch),), shots), generator)
         heads = fine_tune(
@@ -79,7 +79,7 @@ def train(split: Split, config: MAMLConfig, epochs: int, every: int) -> tuple[St
     assert isinstance(adapter, MAML)
     adapter.prepare()
     adapter.train()
-    drawer = EpisodeDrawer(trainer.training, split.preset.metatraining.filled(adapter), seed=SEED)
+    drawer = EpisodeDrawer(trainer.training, split.preset.metatraining.complete_for(adapter), seed=SEED)
     optimizer = torch.optim.Adam(adapter.parameters(), lr=config.outer_learning_rate)
     generator, kind = torch.Generator().manual_seed(SEED), int(trainer.training.batch.kinds[0])
 

@@ -104,7 +104,7 @@ def score_split(
             test.predict(heads, replace(states, activation=one), trained.knowledge.likelihood).mean
             for one in activations
         ]
-        mean, _ = test.unscaled(torch.stack(means).mean(0), torch.zeros_like(means[0]))
+        mean, _ = test.to_values(torch.stack(means).mean(0), torch.zeros_like(means[0]))
         scores[k] = score(test.truth, mean, test.lines.numpy(), test.kinds.numpy())
     return scores
 

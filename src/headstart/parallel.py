@@ -18,6 +18,10 @@ _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
 _SETTINGS = (*_PASSIVE, "GOMP_SPINCOUNT")
 
+_MAX_THREADS = 16
+
+_MAX_BYTES = 2**30  # memory of all items in progress together
+
 
 def set_openmp_wait_policy() -> None:
     """Let idle OpenMP threads sleep, unless the environment says how they wait.
@@ -32,10 +36,6 @@ def set_openmp_wait_policy() -> None:
 Item = TypeVar("Item")
 
 Result = TypeVar("Result")
-
-_MAX_THREADS = 16
-
-_MAX_BYTES = 2**30  # memory of all items in progress together
 
 
 class _Pool(NamedTuple):

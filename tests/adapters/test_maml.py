@@ -120,7 +120,7 @@ def test_meta_training_equals_a_slow_loop_over_features_and_observations(tiny, k
     adapter = build_adapter(config, known)
     start = adapter.weight.detach().clone(), adapter.bias.detach().clone()
     tasks = disjoint_tasks(world.batch, known)
-    training = MetaTrainingConfig(epochs=4, max_shots=5, patience=None).filled(adapter)
+    training = MetaTrainingConfig(epochs=4, max_shots=5, patience=None).complete_for(adapter)
     meta_train(adapter, known, tasks, tasks.take(torch.arange(0)), training, seed=3, reporter=Reporter(True))
 
     drawer, generator = EpisodeDrawer(tasks, training, seed=3), torch.Generator().manual_seed(3)

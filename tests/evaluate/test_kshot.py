@@ -72,7 +72,7 @@ def test_predictions_are_link_of_head_times_activation_in_data_units(worlds):
     heads = worlds.Ridge(worlds.RidgeConfig(), world).adapt(test.context(4), world.states)
     predictive = test.predict(heads, world.states, world.likelihood)
     assert not predictive.variance.any()  # such heads come without a covariance
-    got, _ = test.unscaled(predictive.mean, predictive.std)
+    got, _ = test.to_values(predictive.mean, predictive.std)
     place = 0
     for line, feature in enumerate(test.features.tolist()):
         kind = kinds[feature]
@@ -129,7 +129,7 @@ def test_truth_and_standard_deviation_are_in_data_units(worlds):
     ratings = kinds == KindType.RATING
     assert bool(((test.truth[ratings] >= 1) & (test.truth[ratings] <= 5)).all())
     half = torch.full((len(test.truth),), 0.5)
-    _, std = test.unscaled(half, half)
+    _, std = test.to_values(half, half)
     assert set(std[ratings].tolist()) == {2.0}
     assert set(std[kinds == KindType.BINARY].tolist()) == {0.5}
     assert set(std[kinds == KindType.REAL].tolist()) == {1.0}
@@ -201,7 +201,7 @@ def test_heads_that_know_how_sure_they_are_say_it_at_every_target(worlds):
     own = torch.rand(worlds.ROWS, generator=generator) + 0.5
     states = replace(world.states, noise=own)
     predictive = test.predict(heads, states, world.likelihood)
-    (mean, _), std = test.unscaled(predictive.mean, predictive.std), predictive.std
+    (mean, _), std = test.to_values(predictive.mean, predictive.std), predictive.std
     place = 0
     for line in range(len(test)):
         kind_type = test.kinds[test.lines == line][0]

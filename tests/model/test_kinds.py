@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.oracles import levels as levels_oracle
 from tests.oracles.margins import values_of
 
 from headstart import Headstart, Kind, Prediction, Table
@@ -179,24 +180,13 @@ def test_a_question_answered_with_the_ends_only_has_little_probability_between()
     np.testing.assert_allclose(level_ratios(observed[:1], [1.5, 2.5]), 1)
 
 
-def slow_fewest_levels(levels: list[float], chances: list[float], level: float) -> tuple[float, float]:
-    """The shortest run of levels with enough probability, of equally long ones the most probable."""
-    runs = [
-        (last - first, -sum(chances[first : last + 1]), levels[first], levels[last])
-        for first in range(len(levels))
-        for last in range(first, len(levels))
-        if sum(chances[first : last + 1]) >= level
-    ]
-    return min(runs)[2:]
-
-
 def test_an_ordinal_interval_is_the_shortest_run_of_levels() -> None:
     rng = np.random.default_rng(0)
     levels = np.array([1.0, 2.0, 4.0, 5.0, 7.0])
     chances = rng.dirichlet(np.full(5, 0.5), size=50)
     for level in (0.5, 0.8, 0.9):
         low, high = fewest_levels(levels, chances, level)
-        slow = [slow_fewest_levels(levels.tolist(), line, level) for line in chances.tolist()]
+        slow = [levels_oracle.fewest_levels(levels.tolist(), line, level) for line in chances.tolist()]
         assert list(zip(low.tolist(), high.tolist(), strict=True)) == slow
 
 

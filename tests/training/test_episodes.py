@@ -276,7 +276,9 @@ def test_merged_folds_index_the_same_states(limits: Limits) -> None:
     merged = found.merge_folds()
     assert len(merged.states) == -(-len(found.states) // 2)
     for feature in range(FEATURES):
-        (part, states), (other, others) = (each.together(torch.tensor([feature])) for each in (found, merged))
+        (part, states), (other, others) = (
+            each.with_states(torch.tensor([feature])) for each in (found, merged)
+        )
         assert torch.equal(part.cells.values, other.cells.values)
         assert torch.equal(states.code[part.cells.index], others.code[other.cells.index])
     limits(rows_of_folds_together=59)
@@ -311,7 +313,7 @@ def test_sampled_features_have_states_of_the_rows_that_observed_them(limits: Lim
     assert sum(map(len, found.states)) <= 70
     by_feature = knowledge.cells.transpose()
     for feature, position in enumerate(found.batch.positions.tolist()):
-        batch, states = found.together(torch.tensor([feature]))
+        batch, states = found.with_states(torch.tensor([feature]))
         hidden = torch.zeros(FEATURES, dtype=torch.bool)
         hidden[found.batch.positions[found.fold == found.fold[feature]]] = True
         expected = backbone.states(knowledge.cells, hidden)

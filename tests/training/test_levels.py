@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.oracles.levels import log_score
 
 from headstart import Headstart, Table
 from headstart.backbones.base import backbone_config, build_backbone
@@ -115,26 +116,13 @@ def test_questions_are_not_behind_their_frequencies(structure: float, least_gain
 # -- the strength of the rows' differences ---------------------------------------------------------------
 
 
-def slow_log_score(chances: np.ndarray, counts: np.ndarray, observed: int, strength: float) -> float:
-    """The logarithm of the probability of one observed level, straight from the formula."""
-    total = sum(chances)
-    weights = []
-    for chance, count in zip(chances, counts, strict=True):
-        own = chance / total
-        frequency = (count + 5 * own) / (sum(counts) + 5)
-        weights.append(frequency ** (1 - strength) * own**strength)
-    return float(np.log(weights[observed] / sum(weights)))
-
-
 def test_the_best_strength_is_that_of_a_slow_search() -> None:
     rng = np.random.default_rng(0)
     cells, levels = 60, 3
     chances, counts = rng.random((cells, levels)) + 0.05, rng.integers(0, 30, (cells, levels))
     observed = rng.integers(0, levels, cells)
     slow = [
-        sum(
-            slow_log_score(*parts, strength) for parts in zip(chances, counts.tolist(), observed, strict=True)
-        )
+        sum(log_score(*parts, strength) for parts in zip(chances, counts.tolist(), observed, strict=True))
         for strength in STRENGTHS
     ]
     truth = np.eye(levels)[observed]

@@ -23,16 +23,16 @@ from headstart.training.meta_training import MetaTrainingConfig, meta_train, val
 def test_the_user_overrules_what_suits_an_adapter_but_not_what_it_is(tiny: Callable[..., Tiny]) -> None:
     adapter = build_adapter(adapter_config("chn-bayes"), tiny().knowledge)
     suits: dict[str, Any] = adapter.meta_defaults
-    plain = MetaTrainingConfig().filled(adapter)
+    plain = MetaTrainingConfig().complete_for(adapter)
     for name, value in suits.items():
         assert getattr(plain, name) == value
     assert suits["epochs"] != 7
-    mine = MetaTrainingConfig(epochs=7).filled(adapter)
+    mine = MetaTrainingConfig(epochs=7).complete_for(adapter)
     assert mine == plain.revised(epochs=7)
     maml = build_adapter(adapter_config("maml-3"), tiny().knowledge)
     assert maml.meta_settings
     wishes = {**dict.fromkeys(maml.meta_settings, 1), "average": "targets"}
-    wished = MetaTrainingConfig(**wishes).filled(maml)
+    wished = MetaTrainingConfig(**wishes).complete_for(maml)
     for name, value in maml.meta_settings.items():
         assert getattr(wished, name) == value
 
@@ -60,7 +60,7 @@ def test_an_epoch_sees_the_features_each_with_rows_that_do_not_know_it(weighting
 
     adapter = build_adapter(adapter_config("chn-bayes"), knowledge)
     adapter.__class__ = Watched
-    config = MetaTrainingConfig(epochs=3, batch_size=4, weighting=weighting).filled(adapter)
+    config = MetaTrainingConfig(epochs=3, batch_size=4, weighting=weighting).complete_for(adapter)
     meta_train(adapter, knowledge, teaching, validation, config, seed=0, reporter=Reporter(quiet=True))
     every = sorted(teaching.batch.metadata[:, 0].long().tolist())
     drawn = Counter(name for batch in seen for name in batch)

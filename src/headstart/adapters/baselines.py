@@ -19,6 +19,10 @@ from headstart.table.margins import VALUE_TYPES
 
 _MIDDLE = (0.5, 0.5, 0.0)  # the middle of each kind's scale: the mean of kinds without observations
 
+_WORK_AT_ONCE = 1 << 22  # numbers computed for a part of a batch
+
+_STRIDE = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, the increment of splitmix64
+
 
 def kind_means(knowledge: Knowledge) -> Tensor:
     """Compute the mean of all observed values of each kind, on the models' scale: (kinds,), float64."""
@@ -54,9 +58,6 @@ def pooled_heads(chosen: Tensor, otherwise: Heads, knowledge: Knowledge) -> Head
     return Heads(weight, torch.where(count > 0, share @ heads.bias, otherwise.bias))
 
 
-_WORK_AT_ONCE = 1 << 22  # numbers computed for a part of a batch
-
-
 def split_by_work(
     work: Tensor, budget: int | None = None, groups: Tensor | None = None
 ) -> tuple[Tensor, ...]:
@@ -73,9 +74,6 @@ def split_by_work(
     if groups is not None:
         cut = cut | (groups.diff() != 0)
     return torch.tensor_split(torch.arange(len(work)), (torch.nonzero(cut).squeeze(1) + 1).tolist())
-
-
-_STRIDE = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, the increment of splitmix64
 
 
 class RandomConfig(AdapterConfig):

@@ -171,8 +171,9 @@ class Neighbours:
     @cached_property
     def _frequencies(self) -> NDArray[np.float64]:
         """The fraction of rows that observed each feature."""
-        counts: NDArray[np.float64] = self._knowledge.count_shots().cpu().double().numpy()
-        return counts / max(1, len(self._knowledge.cells))
+        cells = self._knowledge.cells  # all of them: several processes have no local parts
+        counts: NDArray[np.int64] = torch.bincount(cells.index, minlength=cells.width).cpu().numpy()
+        return counts / max(1, len(cells))
 
     def _cosines(self, metadata: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the cosines of encoded ``metadata`` (width,) with those of known features: (features,)."""
@@ -420,7 +421,7 @@ class LocalPart:
     def terms(self, residuals: csr_array) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the terms a_j·R_ij that are not 0, of a single feature at one row.
 
-        ``residuals`` (1, known features) are those of the row. The result has the positions of the known
+        ``residuals`` (1, known features) are the row's residuals. The result has the positions of the known
         features (n,) and the terms (n,).
         """
         weights = self.weights[[0]].toarray()[0]
@@ -433,7 +434,7 @@ class LocalPart:
     def shift(self, predictive: Predictive, residuals: csr_array | None) -> Predictive:
         """Return the predictions of a grid, of rows by all features, moved by the local part.
 
-        ``residuals`` (rows, known features) are those of the rows; None: they have none.
+        ``residuals`` (rows, known features) are the residuals of the rows; None: they have none.
         """
         if residuals is None or not residuals.nnz or not len(self.positions):
             return predictive

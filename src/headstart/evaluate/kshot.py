@@ -25,6 +25,8 @@ from headstart.table.margins import Category
 from headstart.training.episodes import random_ranks
 from headstart.training.table_inputs import table_groups
 
+NEW_CELL_SHOTS = 4  # observations of the feature and of the row, in the test of new features at new rows
+
 
 class NestedContexts:
     """Split the observations of each line into nested contexts and targets, at random.
@@ -180,7 +182,7 @@ class Targets:
         """
         return self._scales.values_within_limits(mean.double().numpy(), std, self._lines.numpy())
 
-    def unscaled(self, mean: Tensor, std: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def to_values(self, mean: Tensor, std: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the means and standard deviations of values in data units: two of (targets,).
 
         ``mean`` and ``std`` (targets,) are on the models' scale.
@@ -271,9 +273,6 @@ class KShotTest(Targets):
         """Return one list of rows per tested feature: relevant targets, without the largest context."""
         relevant = is_relevant(self.targets.values, self.modelled[self.lines])
         return Lists(self.targets.keep(relevant), self._nested.first(self.shots[-1]))
-
-
-NEW_CELL_SHOTS = 4  # observations of the feature and of the row, in the test of new features at new rows
 
 
 class RowTest(Targets):

@@ -52,8 +52,8 @@ def score_adapter(
     """Score ``adapter`` under the name ``method`` at every number of shots of ``test``.
 
     ``times`` has the time per head by shots. Without a ``calibration`` intervals are not scored. With
-    ``ranking``, the ranking of all rows for each feature is scored, too. ``strengths`` are those of the local
-    part; None: without it.
+    ``ranking``, the ranking of all rows for each feature is scored, too. ``strengths`` scale the local
+    part; None: predictions have none.
     """
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
@@ -98,7 +98,7 @@ def score_heads(
 
     ``states`` are the row states, refined for these heads. ``local`` returns the local part of features from
     their heads and contexts. ``rank`` makes a function as ``rows_for`` does, from heads, contexts and local
-    part, if rankings are scored, too. ``residuals`` (rows, known features) are those of the rows, for local
+    part, if rankings are scored, too. ``residuals`` (rows, known features) are read by local
     parts.
     """
     runs = []
@@ -128,7 +128,7 @@ def score_targets(
         distance = ((test.targets.values - mean).abs() / std).double().numpy()
         mean = torch.where(test.kinds == KindType.BINARY, corrected, mean)
     ranking = predictive.mean.double().numpy()
-    mean_of_values, lines = test.unscaled(mean, std)[0], test.lines.numpy()
+    mean_of_values, lines = test.to_values(mean, std)[0], test.lines.numpy()
     return score(test.truth, mean_of_values, lines, kinds, distance, ranking, test.weights, test.answers)
 
 

@@ -185,8 +185,8 @@ class StoredMatrices:
         """Return the matrices in numpy, each computed when it is read."""
         return OneByOne(self.parts)
 
-    def _divided(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the places of the factored, halved and dense matrices here, and their positions there."""
+    def _divide(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the positions of the factored, halved and dense matrices, among these and in their parts."""
         where, positions = self.parts.where, self.positions
         if _is_range(positions, len(where)):
             return self.parts.divided
@@ -202,7 +202,7 @@ class StoredMatrices:
             return torch.from_numpy(self.parts.one(int(self.positions[0])))[None].to(self.dtype)
         parts, result = self.parts, self.parts.dense.new_empty(len(self), self.parts.dense.shape[1])
         result = result.to(self.dtype)
-        (factored, at_factored), (halved, at_halved), (dense, at_dense) = self._divided()
+        (factored, at_factored), (halved, at_halved), (dense, at_dense) = self._divide()
         if len(factored):
             result[factored] = parts.take_factored(at_factored).add_up(self.dtype)
         if len(halved):
@@ -216,7 +216,7 @@ class StoredMatrices:
     def forms(self, vectors: Tensor, variances: Tensor | None = None) -> Tensor:
         """Compute vᵀ·M·v of all ``vectors`` (n, size), as ``quadratic_forms`` does: (n, matrices)."""
         parts, result = self.parts, vectors.new_empty(len(vectors), len(self))
-        (factored, at_factored), (halved, at_halved), (dense, at_dense) = self._divided()
+        (factored, at_factored), (halved, at_halved), (dense, at_dense) = self._divide()
         if len(factored):
             result[:, factored] = parts.take_factored(at_factored).factored_forms(vectors, variances)
         if len(halved):
@@ -229,9 +229,9 @@ class StoredMatrices:
         return result
 
     def gather(self, room: int = 0) -> CompactMatrices:
-        """Return these matrices by themselves, with ``room`` for more dense ones."""
+        """Return a copy of only these matrices, with ``room`` for more dense ones."""
         parts = self.parts
-        (factored, at_factored), (halved, at_halved), (dense, at_dense) = self._divided()
+        (factored, at_factored), (halved, at_halved), (dense, at_dense) = self._divide()
         where = torch.empty(len(self), dtype=torch.int64)
         where[torch.cat([factored, halved, dense])] = torch.arange(len(self))
         more = parts.dense.new_zeros(room, parts.dense.shape[1])

@@ -25,6 +25,20 @@ PER_NUMBER = 48  # bytes per entry of a line's matrix: about six temporaries, so
 
 PER_CELL = 64  # bytes per observation: indices, weights and their order
 
+# Below this share of observed cells, computing only these beats one dense product (measured: forwards and
+# backwards, a gathered cell costs as much as 100 to 150 cells of a GEMM).
+DENSE_FROM = 0.02
+
+_COLUMNS = 32  # columns of a table summed at a time, so that they stay in the processor's cache
+
+_CACHED_TABLE = 2**17  # numbers of a table that stays in the cache as a whole
+
+_INT32_MAX = 2**31 - 1
+
+_BLOCK_SIZE = 1 << 17  # numbers per block: few enough to stay in a processor's cache
+
+_MAX_PADDING = 1 << 16  # zeros of padding that cost less than the calls for one more block
+
 
 def row_slices(lines: int, per_line: int, budget: int | None = None) -> Iterator[slice]:
     """Cut ``lines`` lines of ``per_line`` bytes into slices of at most ``budget`` bytes or one line.
@@ -67,17 +81,6 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
     for part in row_slices(len(left), 8 * max(1, left.shape[1] + right.shape[1])):
         total += left[part].double().T @ right[part].double()
     return total
-
-
-# Below this share of observed cells, computing only these beats one dense product (measured: forwards and
-# backwards, a gathered cell costs as much as 100 to 150 cells of a GEMM).
-DENSE_FROM = 0.02
-
-_COLUMNS = 32  # columns of a table summed at a time, so that they stay in the processor's cache
-
-_CACHED_TABLE = 2**17  # numbers of a table that stays in the cache as a whole
-
-_INT32_MAX = 2**31 - 1
 
 
 def _csr(indptr: Tensor, index: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -277,11 +280,6 @@ def all_equal(cells: Cells) -> tuple[Tensor, Tensor]:
     first = values[cells.indptr[:-1]]
     different = (cells.values != first[cells.lines]).to(cells.values.dtype)
     return (cells.counts > 1) & (segment_sum(different[:, None], cells.indptr)[:, 0] == 0), first
-
-
-_BLOCK_SIZE = 1 << 17  # numbers per block: few enough to stay in a processor's cache
-
-_MAX_PADDING = 1 << 16  # zeros of padding that cost less than the calls for one more block
 
 
 def groups_of_similar_counts(

@@ -16,6 +16,8 @@ from headstart.model.summary import ModelInfo, describe_model
 from headstart.table.kinds import Kinds, KindType, feature_kinds
 from headstart.training.calibration import USUAL_LEVEL
 
+_SHOTS = (0, 4, 32)  # numbers of observations at which the calibration is described
+
 
 @dataclass(frozen=True, repr=False)
 class ModelCard:
@@ -118,9 +120,6 @@ def _errors(model: ModelState, info: ModelInfo) -> dict[str, str]:
         for item in info.errors
     }
     return {"measure": f"{measure}, ± its standard error", **errors}
-
-
-_SHOTS = (0, 4, 32)  # numbers of observations at which the calibration is described
 
 
 def _calibration(model: ModelState) -> dict[str, str]:

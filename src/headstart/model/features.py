@@ -29,6 +29,18 @@ from headstart.table.kinds import split_column
 from headstart.table.margins import Category
 from headstart.table.names import Names, as_name
 
+# How row states read the observations of a feature: the type, offset and span of its kind, and whether its
+# reference is the backbone's own head.
+SCALE = np.dtype(
+    [("type", np.int64), ("offset", np.float64), ("span", np.float64), ("as_fitted", np.bool_)], align=True
+)
+
+_ARRAYS = ("positions", "types", "offsets", "spans", "shots", "in_backbone", "fixed")  # of FeatureColumns
+
+_NORMS_AT_ONCE = 256  # covariances whose norms are computed together
+
+_MIN_ROOM = 64  # least number of free slots of a new arena
+
 
 @dataclass(frozen=True)
 class Feature:
@@ -97,13 +109,6 @@ class Feature:
     def without_row(self, row: int) -> Feature:
         """Return the feature without the observation of this ``row``."""
         return self.with_observations(self.observations.take(self.rows != row))
-
-
-# How row states read the observations of a feature: the type, offset and span of its kind, and whether its
-# reference is the backbone's own head.
-SCALE = np.dtype(
-    [("type", np.int64), ("offset", np.float64), ("span", np.float64), ("as_fitted", np.bool_)], align=True
-)
 
 
 class Entry(NamedTuple):
@@ -301,9 +306,6 @@ class FeatureColumns:
             self.features[entry.slot] = entry.feature
 
 
-_ARRAYS = ("positions", "types", "offsets", "spans", "shots", "in_backbone", "fixed")
-
-
 def _extend(array: NDArray[Any], more: int) -> NDArray[Any]:
     """Return a copy with ``more`` entries of -1 at the end."""
     return np.concatenate([array, np.full(more, -1).astype(array.dtype)])
@@ -402,11 +404,6 @@ def remove_entry(
     return view.remove(name), recent
 
 
-_NORMS_AT_ONCE = 256  # covariances whose norms are computed together
-
-_MIN_ROOM = 64  # free slots of a new arena, at least
-
-
 def _group_columns(entries: Mapping[str, Entry], groups: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """Return ``groups`` with the columns of categories in ``entries``, by the name of their feature."""
     result = {feature: list(columns) for feature, columns in groups.items()}
@@ -461,7 +458,7 @@ class FeatureStore(Mapping[str, Feature]):
     ) -> FeatureStore:
         """Return a store of ``entries``, whose heads are in ``arena``.
 
-        ``slots`` (numbers, 2) and ``scales`` (numbers,) are those of the entries, by number.
+        ``slots`` (numbers, 2) and ``scales`` (numbers,) are the slots and scales of the entries, by number.
         """
         store = cls(arena.take(slice(0, 0)), backbone_features)
         store._base, store._arena = entries, arena

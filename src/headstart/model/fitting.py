@@ -85,6 +85,8 @@ _CHECKPOINT_FILES = re.compile(rf"{re.escape(CHECKPOINT_FACTS)}|{_PROGRESS_FILE.
 
 _FIT = object()  # owns the lock of a checkpoint's folder, for the command and for the fit that it calls
 
+_LEAST_COMPACTED = 2**20  # of all covariances that are worth compacting: 4 MiB
+
 
 def fit_table(
     table: Table,
@@ -181,7 +183,7 @@ def _require_row_prior(table: Table, settings: Settings) -> None:
 
 
 def weight_by_age(table: Table, settings: Settings) -> Table:
-    """Return the table with its weights multiplied by weights by age, if there is a half-life."""
+    """Multiply the weights of a table by weights that fall with age, if there is a half-life."""
     half_life = settings.half_life
     if half_life is None and table.weights is None:
         return table
@@ -553,9 +555,6 @@ def with_global_shots(model: ModelState) -> ModelState:
         feature.name: replace(feature, shots=count) for feature, count in zip(features, shots, strict=True)
     }
     return replace(model, feature_store=model.feature_store.with_contexts(changed))
-
-
-_LEAST_COMPACTED = 2**20  # of all covariances that are worth compacting: 4 MiB
 
 
 @torch.no_grad()

@@ -23,6 +23,8 @@ from headstart.table.kinds import split_column
 from headstart.table.margins import Category
 from headstart.table.names import as_name
 
+_FEATURES_AT_ONCE = 16  # features whose draws become values together, which bounds the memory
+
 
 @torch.no_grad()
 def draw_cells(
@@ -60,9 +62,6 @@ def draw_cells(
     for position, numbers in levels.items():
         drawn[:, :, position] = numbers
     return drawn
-
-
-_FEATURES_AT_ONCE = 16  # features whose draws become values together, which bounds the memory
 
 
 def with_levels(values: NDArray[np.float64], kinds: Iterable[Kind]) -> list[Any]:

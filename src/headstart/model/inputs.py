@@ -55,6 +55,8 @@ ObservationsLike = Any  # Mapping[Any, float], or a Series or frame (``as_mappin
 
 _OWNERS = ("row", "feature")  # the columns that may hold the names in a frame of observations
 
+_MOST_EXACT = 2**53  # the whole numbers up to it are exact as float64
+
 
 class ReadOptions(TypedDict, total=False):
     """The parameters of ``Table.read`` that ``fit`` and ``evaluate`` pass on."""
@@ -305,9 +307,6 @@ def split_observations(observations: object, what: str) -> tuple[list[str], NDAr
             f"{what}: the value at {names[first]!r} is {values[first]}; leave unknown values out"
         )
     return names, values
-
-
-_MOST_EXACT = 2**53  # the whole numbers up to it are exact as float64
 
 
 def require_digits(value: int | np.integer, what: str) -> None:

@@ -18,6 +18,10 @@ from headstart.core.types import Heads, OneHead, OneState, RowStates
 
 Item = TypeVar("Item")
 
+_ROOM_SHARE = 8  # an array that is extended gets room for an eighth of its entries
+
+_SHORT = 2**18  # bytes of an array that is copied in less time than its changes are looked up
+
 
 def copy_with(item: Item, **changes: Any) -> Item:
     """Return a shallow copy with some attributes changed, of an object without ``__post_init__``.
@@ -30,10 +34,6 @@ def copy_with(item: Item, **changes: Any) -> Item:
 
 
 _WRITING = threading.Lock()  # shared by all arrays and arenas, because one with a lock cannot be copied
-
-_ROOM_SHARE = 8  # an array that is extended gets room for an eighth of its entries
-
-_SHORT = 2**18  # bytes of an array that is copied in less time than its changes are looked up
 
 
 class PersistentArray:

@@ -46,6 +46,22 @@ from headstart.training.recipe import AUTO, Recipe
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+_MAX_BATCH_FEATURES, _MAX_BATCH_OBSERVATIONS = 1024, 2**18  # whose heads are computed together
+
+BYTES_AT_ONCE = 2**29  # memory needed to compute the heads of one batch, approximately
+
+_MIN_ROBUST = 4  # values from which an outlier can be recognised
+
+_MIN_UNIT = 1e-6  # of a feature without variance, relative to the usual scale
+
+_MIN_RELATIVE_UNIT = 1e-15  # relative to the value furthest from the center, whose square must not overflow
+
+SURPRISING = 8.0  # standard deviations; a normal variable exceeds them with probability 1e-15
+
+_USUAL_SHOTS = 5.0  # added to the number of observations over which surprises are averaged
+
+_FEW_FEATURES = 64  # whose local part is not cached
+
 
 def _adapter(choice: object) -> object:
     return AUTO if isinstance(choice, str) and choice == AUTO else adapter_config(choice)
@@ -119,11 +135,6 @@ class Clock:
         return np.full(count, self.now)
 
 
-_MAX_BATCH_FEATURES, _MAX_BATCH_OBSERVATIONS = 1024, 2**18
-
-BYTES_AT_ONCE = 2**29  # memory needed to compute the heads of one batch, approximately
-
-
 def batches(features: list[Feature]) -> Iterator[list[Feature]]:
     """Split features into batches with a bounded number of features and observations."""
     batch: list[Feature] = []
@@ -153,13 +164,6 @@ def are_finite(items: Heads | RowStates) -> Tensor:
     """Return whether all numbers of each head or state are finite: (n,)."""
     parts = [part.view(len(items), math.prod(part.shape[1:])) for part in items.parts()]
     return torch.stack([part.isfinite().all(1) for part in parts]).all(0)
-
-
-_MIN_ROBUST = 4  # values from which an outlier can be recognised
-
-_MIN_UNIT = 1e-6  # of a feature without variance, relative to the usual scale
-
-_MIN_RELATIVE_UNIT = 1e-15  # relative to the value furthest from the center, whose square must not overflow
 
 
 def find_units(features: Sequence[Feature], middle: Kind | None) -> list[Feature]:
@@ -208,11 +212,6 @@ def _units(
     # Equal values give no scale; in units that are far too small, its variance would overflow.
     default = np.where(size > 0, np.maximum(size, _MIN_UNIT * usual_scale), usual_scale)
     return center, np.where(scale > 1e-12 * size, scale, default)
-
-
-SURPRISING = 8.0  # standard deviations; a normal variable exceeds them with probability 1e-15
-
-_USUAL_SHOTS = 5.0  # added to the number of observations over which surprises are averaged
 
 
 @torch.no_grad()
@@ -274,9 +273,6 @@ def given_exposure(feature: Feature) -> float:
     """Return the exposure of a click feature that the user gave, otherwise NaN."""
     margin = feature.kind.margin
     return margin.exposure if isinstance(margin, Click) else math.nan
-
-
-_FEW_FEATURES = 64  # whose local part is put together each time
 
 
 class LocalCache:
@@ -389,8 +385,8 @@ class ModelState:
     ) -> NDArray[np.float64] | None:
         """Return the weights of the observations of ``count`` heads or states: (n,); None: all 1.
 
-        They are the given ``weights`` (n,), multiplied by the weights by age if observations age. ``lines``
-        (n,) says which head or state each observation belongs to, if there are several.
+        They are the given ``weights`` (n,), multiplied by weights that fall with age if observations age.
+        ``lines`` (n,) says which head or state each observation belongs to, if there are several.
         """
         if self.clock is None or times is None:
             return weights

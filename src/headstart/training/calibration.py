@@ -212,7 +212,7 @@ class Calibration:
 
     @cached_property
     def table(self) -> CalibrationTable:
-        """The corrections for 0, 1, 2, … shots up to the last mark, from which on they are constant."""
+        """The corrections for 0, 1, 2, … shots up to the last mark; beyond it they are constant."""
         shots = torch.arange(int(self.marks[-1]) + 1).repeat(2)
         known = torch.arange(2).repeat_interleave(len(shots) // 2) == 1
         kinds = torch.arange(len(KindType))
@@ -245,7 +245,7 @@ class Calibration:
     def probability(self, mean: Tensor, std: Tensor, shots: Tensor) -> Tensor:
         """Return the corrected probabilities of binary features with ``shots`` (features,): (…, features).
 
-        ``mean`` and ``std`` (…, features) are those of their predictions.
+        ``mean`` and ``std`` (…, features) are the moments of their predictions.
         """
         slope, shift = self.logit_terms(shots)
         return torch.sigmoid(self.logits(mean, std) * slope + shift)

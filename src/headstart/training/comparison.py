@@ -147,11 +147,11 @@ def predict_held_out(
     features are all ``rows`` of the table, by default those of the tasks (``add_zeros``).
     """
     with compute_on(tasks.batch.kinds.device):
-        outcomes = _outcomes(adapter, likelihood, tasks, seed, all_binary, neighbours, rows)
+        outcomes = _predict_targets(adapter, likelihood, tasks, seed, all_binary, neighbours, rows)
     return {shots: move(outcome, CPU) for shots, outcome in outcomes.items()}
 
 
-def _outcomes(
+def _predict_targets(
     adapter: Adapter,
     likelihood: Likelihood,
     tasks: Tasks,

@@ -107,28 +107,28 @@ class Tasks:
     def split(self) -> list[tuple[FeatureBatch, RowStates]]:
         """Return the features and states of each fold that has features."""
         members = [torch.nonzero(self.fold == fold)[:, 0] for fold in range(len(self.states))]
-        return [self.together(features) for features in members if len(features)]
+        return [self.with_states(features) for features in members if len(features)]
 
-    def together(self, features: Tensor) -> tuple[FeatureBatch, RowStates]:
-        """Return the ``features``, which must be of one fold, with the states of the fold."""
-        return self._with_states(self.batch.take(features), features)
+    def with_states(self, features: Tensor) -> tuple[FeatureBatch, RowStates]:
+        """Return ``features`` of one fold as a batch, with the states of the rows in this fold."""
+        return self._add_states(self.batch.take(features), features)
 
-    def shuffled(self, seed: int) -> Tasks:
-        """Return the tasks with the observations of each feature in random order, for ``sampled``."""
+    def shuffle(self, seed: int) -> Tasks:
+        """Shuffle the observations of each feature, for ``sample_with_states``."""
         cells = shuffle_observations(self.batch.cells, torch.Generator().manual_seed(seed))
         return replace(self, batch=self.batch.observing(cells))
 
-    def sampled(
+    def sample_with_states(
         self, features: Tensor, most: int, generator: torch.Generator
     ) -> tuple[FeatureBatch, RowStates]:
-        """Return ``together`` with at most ``most`` random observations of each feature.
+        """Return ``with_states`` with at most ``most`` random observations of each feature.
 
-        The tasks must be ``shuffled``.
+        The tasks must be the result of ``shuffle``.
         """
         cells = sample_shuffled(self.batch.cells, features, most, generator)
-        return self._with_states(self.batch.take(features, cells), features)
+        return self._add_states(self.batch.take(features, cells), features)
 
-    def _with_states(self, batch: FeatureBatch, features: Tensor) -> tuple[FeatureBatch, RowStates]:
+    def _add_states(self, batch: FeatureBatch, features: Tensor) -> tuple[FeatureBatch, RowStates]:
         """Return the batch of ``features``, and the states of their fold."""
         states = self.states[int(self.fold[features[0]])]
         return batch.observing(replace(batch.cells, width=len(states))), states
@@ -317,7 +317,7 @@ class EpisodeDrawer:
         self.features = torch.nonzero(tasks.batch.shots >= 1)[:, 0]  # the others have no target
         # A limit makes the cost of an episode independent of the number of observations of a feature.
         self.most = None if config.max_targets is None else config.max_shots + config.max_targets
-        self.tasks = tasks if self.most is None else tasks.shuffled(seed)
+        self.tasks = tasks if self.most is None else tasks.shuffle(seed)
         self.mean_weights = None
         if config.weighting is not None and len(self.features):
             counts = tasks.batch.shots[self.features]
@@ -356,9 +356,9 @@ class EpisodeDrawer:
         """Draw an episode of ``features`` of one fold."""
         config = self.config
         if self.most is None:
-            batch, states = self.tasks.together(features)
+            batch, states = self.tasks.with_states(features)
         else:
-            batch, states = self.tasks.sampled(features, self.most, generator)
+            batch, states = self.tasks.sample_with_states(features, self.most, generator)
         shots = draw_shots(batch, config.max_shots, generator, config.shots)
         weights = torch.ones(len(features)) if config.average == "features" else None
         if config.weighting is not None and self.mean_weights is not None:
@@ -398,8 +398,8 @@ def episode_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> 
 def shared_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode, seed: int) -> Tensor:
     """Compute the part of this process in ``episode_loss``, which is the sum over all processes.
 
-    Every process has the whole episode and computes the heads of its share of the features. ``seed`` is that
-    of dropout, which does not depend on the number of processes.
+    Every process has the whole episode and computes the heads of its share of the features. ``seed``
+    determines dropout, which does not depend on the number of processes.
     """
     features = torch.arange(len(episode.context))[local_share(len(episode.context))]
     if len(features) == 0:

@@ -214,7 +214,7 @@ def _train_and_choose(
 ) -> tuple[TrainedAdapter, Judgement]:
     """Train networks blended with the closed form; train the closed form alone if it is not worse.
 
-    ``table`` and ``features`` are those of the ``trainer``.
+    The ``trainer`` was prepared with this ``table`` and these ``features``.
     """
     trained = trainer.train(adapter_config(BLEND), "adapter", {})
     candidates, chosen = trained.candidates, NETWORKS
@@ -523,14 +523,8 @@ class Judge:
         If ``local_rows``, the outcomes at rows have the local parts of known features. If ``means``, row and
         column means predict the features, too.
         """
-        held_out = self.folds[number]
-        others = np.setdiff1d(self.features, held_out)
-        table, rows = self.table, self.table
-        single = process_group().is_single  # several processes have some rows each
-        if single and not self.has_clicks and (held_out_rows := draw_rows(len(table.rows), number)).any():
-            table, rows = table.with_rows(~held_out_rows), table.with_rows(held_out_rows)
-            others = others[table.counts[others] > 0]
-        table, recipe = hide_scales(table, others), self.delivered_recipe(recipe)
+        held_out, recipe = self.folds[number], self.delivered_recipe(recipe)
+        table, rows, others = self._hide(number)
         noise = ["noise"] if recipe.backbone.estimates_noise_by_feature else []
         names = [adapter.name for adapter in adapters]
         part = "-".join(["judge", *names, recipe.binary_link, *noise, str(number)])
@@ -552,7 +546,8 @@ class Judge:
             tasks = disjoint_tasks(batch, trained.knowledge)
         # Several processes have the residuals of some rows each: their models have no local part. Clicks have
         # none, because the residuals of zeros are not stored.
-        neighbours = neighbours_of(trained.knowledge) if single and not self.has_clicks else None
+        has_local_parts = process_group().is_single and not self.has_clicks
+        neighbours = neighbours_of(trained.knowledge) if has_local_parts else None
         fold = Fold(
             {name: candidate.adapter for name, candidate in trained.adapters.items()},
             tasks,
@@ -564,17 +559,14 @@ class Judge:
         )
         outcomes = {name: fold.predict(name) for name in trained.adapters}
         row_outcomes = None
-        if rows is not self.table:
-            known, new_rows = (
-                modelled_table(replace(part, kinds=table.kinds), recipe.binary_link).with_features(others)
-                for part in (table, rows)
-            )
+        if rows is not None:
+            new_rows = modelled_table(replace(rows, kinds=table.kinds), recipe.binary_link)
             row_outcomes = predict_held_out_rows(
                 fold.adapters[CLOSED_FORM],
                 trained.backbone,
                 trained.knowledge,
-                move(feature_batch(known), self.device),
-                move(new_rows.cells(), self.device),
+                move(feature_batch(modelled.with_features(others)), self.device),
+                move(new_rows.with_features(others).cells(), self.device),
                 seed=recipe.random_state,
                 all_binary=self.all_binary,
                 neighbours=neighbours if local_rows else None,
@@ -583,6 +575,20 @@ class Judge:
         if means:
             errors = score_means(modelled.with_features(others).cells(), tasks, seed=recipe.random_state)
         return FoldOutcomes(fold, outcomes, row_outcomes, errors)
+
+    def _hide(self, number: int) -> tuple[Table, Table | None, NDArray[np.int64]]:
+        """Hide the features of a fold, and some rows if one process has all of them.
+
+        Return the table of the other rows, in which the scales of hidden features are unknown, the table of
+        the hidden rows, None without any, and the positions of the features to train on.
+        """
+        others, table, rows = np.setdiff1d(self.features, self.folds[number]), self.table, None
+        if process_group().is_single and not self.has_clicks:
+            hidden_rows = draw_rows(len(table.rows), number)
+            if hidden_rows.any():
+                table, rows = table.with_rows(~hidden_rows), table.with_rows(hidden_rows)
+                others = others[table.counts[others] > 0]
+        return hide_scales(table, others), rows, others
 
 
 def _with_local_parts(candidate: CandidateOutcomes, other: CandidateOutcomes) -> CandidateOutcomes:

@@ -35,7 +35,7 @@ class MetaTrainingConfig(LoopConfig):
     # Fraction of the features held out for early stopping and calibration.
     validation_share: float = Field(0.1, ge=0, lt=1)
 
-    def filled(self, adapter: Adapter) -> MetaTrainingConfig:
+    def complete_for(self, adapter: Adapter) -> MetaTrainingConfig:
         """Complete the settings for ``adapter``.
 
         Its fixed settings (``meta_settings``) override those set here, which override its defaults.

@@ -222,7 +222,7 @@ def prepare(
 def _require_click_support(table: Table, noun: str, name: str, *, supported: bool, usable: str) -> None:
     """Refuse click features unless ``supported``: a part would read their clicks alone, all of them ones.
 
-    ``noun`` and ``name`` are those of the part; ``usable`` is the name of one that supports clicks.
+    The part is the ``noun`` called ``name``; ``usable`` is the name of one that supports clicks.
     """
     if (table.kinds.types == KindType.CLICK).any() and not supported:
         raise InputError(
@@ -372,11 +372,11 @@ def train_adapter(
             cache[key] = build_adapter(shared, knowledge)
         if cache[key].learns:
             with compute_on(knowledge.device):
-                meta_train(cache[key], knowledge, training, validation, metatraining.filled(cache[key]),
+                meta_train(cache[key], knowledge, training, validation, metatraining.complete_for(cache[key]),
                            seed=seed, reporter=reporter, checkpoint=checkpoint)  # fmt: skip
                 cache[key].finish()
     adapter = trained = cache[key]
-    settings = metatraining.filled(trained) if any(True for _ in trained.parameters()) else None
+    settings = metatraining.complete_for(trained) if any(True for _ in trained.parameters()) else None
     if shared != config:
         adapter = build_adapter(config, knowledge)
         adapter.copy_training(trained)

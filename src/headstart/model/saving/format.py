@@ -206,7 +206,7 @@ def _concatenate(parts: list[NDArray[Any]], dtype: type) -> Tensor:
     return torch.from_numpy(np.concatenate([*parts, np.zeros(0, dtype=dtype)]))
 
 
-def _narrowed(values: Tensor) -> Tensor:
+def _narrow(values: Tensor) -> Tensor:
     """Return numbers in single precision if this holds all of them exactly, in every process."""
     single = values.float()
     inexact = torch.tensor(not torch.equal(single.double(), values), dtype=torch.int64)
@@ -222,17 +222,17 @@ _MOST_LEVELS = 256  # different values with codes of one byte
 
 def _context_values(values: Tensor) -> dict[str, Tensor]:
     """Return the tensors of the values of contexts (n,)."""
-    coded = _coded("contexts", values)
-    return {"contexts/values": _narrowed(values)} if coded is None else coded
+    coded = _encode_levels("contexts", values)
+    return {"contexts/values": _narrow(values)} if coded is None else coded
 
 
 def _knowledge_values(values: Tensor) -> dict[str, Tensor]:
     """Return the tensors of the values of the knowledge's cells (n,)."""
-    coded = _coded("knowledge", values) if len(values) <= MOST_DECODED else None
+    coded = _encode_levels("knowledge", values) if len(values) <= MOST_DECODED else None
     return {"knowledge/values": values} if coded is None else coded
 
 
-def _coded(group: str, values: Tensor) -> dict[str, Tensor] | None:
+def _encode_levels(group: str, values: Tensor) -> dict[str, Tensor] | None:
     """Return values (n,) as positions in a list of all levels; None unless there are few levels."""
     if len(values) >= max(1, _LEAST_CODED) and is_single_process():
         levels = torch.unique(values[:_SAMPLED])
