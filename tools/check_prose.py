@@ -52,7 +52,13 @@ RULES = (
     _rule(r"\b(just )?as (it|they|there) (is|are|was|were)\b", "write 'unchanged', or name the state"),
     _rule(r"\bfor the time of\b", "write 'during'"),
     _rule(r"\bbelie(ve|ves|ved)\b|\b(tame|tames|tamed|taught|teaches|honest)\b", "use the term of the field"),
-    _rule(r"\ball the same\b|\bmay well\b|\bby itself\b", "leave it out, or write 'anyway', 'can', 'alone'"),
+    _rule(
+        r"\ball the same\b|\bmay well\b|\bby (itself|themselves)\b",
+        "leave it out, or write 'anyway', 'can', 'alone'",
+    ),
+    # A name in backticks reaches the rules as underscores.
+    _rule(r"_( \([^)]*\))? (is|are) (that|those) of\b", "repeat the noun: 'are the kinds of'"),
+    _rule(r"\bfrom (which|where) on\b|\bnumber of numbers\b", "write 'the smallest … that', 'the width'"),
 )
 
 _NO_VERB = re.compile(

@@ -65,7 +65,7 @@ class Episode:
 
 
 def read(path: Path, number: int) -> dict[int, Episode]:
-    """Read the episodes of one fold, by shots; ``number`` is that of the fold."""
+    """Read the episodes of the fold ``number``, by shots."""
     with np.load(path) as file:
         arrays = {name: torch.from_numpy(file[name]) for name in file.files if file[name].shape}
         variance = float(file["usual_variance"])

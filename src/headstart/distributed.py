@@ -397,7 +397,7 @@ def local_share(count: int) -> slice:
 
 
 def copy_from_main_process(module: nn.Module) -> None:
-    """Overwrite the weights of ``module`` by those of the main process: unlike machines round differently."""
+    """Copy the weights of ``module`` from the main process, because different machines round differently."""
     process_group().broadcast(*(part for part in module.state_dict().values() if part.is_floating_point()))
 
 

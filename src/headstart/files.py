@@ -93,7 +93,7 @@ def left_over(folder: Path, ours: re.Pattern[str]) -> list[Path]:
 
 
 def is_partial(name: str, ours: re.Pattern[str]) -> bool:
-    """Return whether ``name`` is that of an unfinished file, for a file whose name matches ``ours``."""
+    """Return whether ``name`` belongs to an unfinished file, for a file whose name matches ``ours``."""
     match = _PARTIAL.fullmatch(name)
     return match is not None and ours.fullmatch(match["name"]) is not None
 

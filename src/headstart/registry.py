@@ -88,7 +88,7 @@ class Registry(Generic[PartT]):
         return self[getattr(settings, "name", type(settings).__name__)]
 
     def settings(self, choice: object) -> Config:
-        """Turn a name, settings or their saved form into settings."""
+        """Return the settings of a part, given its name, settings or their saved form."""
         if isinstance(choice, Config):
             self.part_of(choice)
             return choice

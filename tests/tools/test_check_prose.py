@@ -31,6 +31,11 @@ def words(path: Path, text: str) -> list[tuple[int, str]]:
         ('def f():\n    """The sum of the rows."""\n', [(2, "The")]),
         ('def f():\n    """Whether it is sorted."""\n', [(2, "Whether")]),
         ('"""Summary.\n\nThe rows, those that\nare kept.\n"""\n', [(3, "those that")]),
+        (
+            'def f():\n    """Predict.\n\n    ``kinds`` (n,) are those of rows.\n    """\n',
+            [(4, "_ (n,) are those of")],
+        ),
+        ("# The number of numbers.\n", [(1, "number of numbers")]),
     ],
 )
 def test_habits_are_found_in_their_lines(tmp_path: Path, text: str, expected: list[tuple[int, str]]) -> None:
@@ -48,6 +53,7 @@ def test_habits_are_found_in_their_lines(tmp_path: Path, text: str, expected: li
         'x = "so many"\n',
         "# The message says what was wrong.\n",
         "# What is a row? It is a data point.\n",
+        'def f():\n    """Predict.\n\n    The mean is that of ``kinds``.\n    """\n',
     ],
 )
 def test_code_allowed_uses_and_right_english_pass(tmp_path: Path, text: str) -> None:

@@ -66,7 +66,7 @@ class OneContext(NamedTuple):
 
     @property
     def shots(self) -> Any:
-        """The number of observations, or the sum of their age weights."""
+        """The number of observations, or the sum of their weights."""
         return np.float64(len(self.values)) if self.weights is None else self.weights.sum()
 
     @property
@@ -124,7 +124,7 @@ class ContextStack(NamedTuple):
 
     @property
     def shots(self) -> Array:
-        """The number of observations of each feature, or the sum of their age weights: (features,)."""
+        """The number of observations of each feature, or the sum of their weights: (features,)."""
         if self.weights is None:
             return np.diff(self.ends).astype(np.float64)
         return np.array([self.weights[part].sum() for part in self.parts])
@@ -391,7 +391,7 @@ def adapter_config(
     seed: int | None = None,
     settings: Mapping[str, dict[str, Any]] | None = None,
 ) -> AdapterConfig:
-    """Turn a name, settings or their saved form into settings.
+    """Return the settings of an adapter, given its name, settings or their saved form.
 
     ``seed`` is for adapters that draw random numbers. ``settings`` maps the plain name of an adapter
     ("chn", "knn", "maml", …) to settings that differ from its defaults.

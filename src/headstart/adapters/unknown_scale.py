@@ -37,7 +37,7 @@ _NEGLIGIBLE = 1e-13  # relative to the largest eigenvalue or to the squared leng
 class ScaleBasis(NamedTuple):
     """Contexts of features in the basis U, which has k vectors."""
 
-    counts: Tensor  # (features,): the number of observations, or the sum of their age weights
+    counts: Tensor  # (features,): the number of observations, or the sum of their weights
     eigenvalues: Tensor  # (features, k): S
     to_weights: Tensor  # (features, size − 1, k): C·Aᵀ·U, from the basis to the weights of heads
     ones: Tensor  # (features, k): u = Uᵀ·s with s = √weight
@@ -51,9 +51,9 @@ def basis_from_rows(
 ) -> ScaleBasis:
     """Diagonalise A·C·Aᵀ of padded contexts: k is the number of shots.
 
-    ``rows`` (features, shots, size − 1) are activations; ``values``, relative to the centre of the prior,
-    and ``weights`` (features, shots) are 0 where padded; ``counts`` (features,) are those of ``ScaleBasis``.
-    ``means`` (features, size − 1) are m and ``covariance`` (size − 1, size − 1) is C.
+    ``rows`` (features, shots, size − 1) are activations; ``values``, relative to the centre of the prior, and
+    ``weights`` (features, shots) are 0 where padded; ``counts`` (features,) become the field of
+    ``ScaleBasis``. ``means`` (features, size − 1) are m and ``covariance`` (size − 1, size − 1) is C.
     """
     scale = weights.sqrt()
     rows = rows * scale[:, :, None]

@@ -236,7 +236,7 @@ LARGEST_GRID = 32  # distinct values
 
 
 def backbone_config(choice: object) -> BackboneConfig:
-    """Turn a name, settings or their saved form into settings.
+    """Return the settings of a backbone, given its name, settings or their saved form.
 
     >>> backbone_config("pvae").latent
     64

@@ -336,7 +336,7 @@ class Factorisation(Backbone):
         return None if zeros is None else (unpack(zeros.moments.double().numpy()), float(zeros.usual_clicks))
 
     def _states(self, posterior: RowPosterior, signature: Tensor, cells: Cells, kinds: Tensor) -> RowStates:
-        """Assemble the states of rows from their posteriors; ``kinds`` (width,) are those of the features."""
+        """Assemble the states of rows from their posteriors; ``kinds`` (width,) belong to features."""
         states = RowStates(*self._state_parts(posterior, signature))
         if self.usual_clicks is None:
             return states

@@ -46,7 +46,7 @@ def confidence(values: Any) -> Any:
 def weigh_clicks(cells: Cells, kinds: Tensor, *, by_line: bool = False) -> Cells:
     """Replace clicks by ones with the weights of their confidence.
 
-    ``kinds`` are those of the features, which are the index of ``cells`` or, if ``by_line``, its lines.
+    ``kinds`` are the kinds of the features: of the index of ``cells`` or, if ``by_line``, of its lines.
     """
     clicks = is_click(kinds)
     if not bool(clicks.any()):

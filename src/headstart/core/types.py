@@ -212,9 +212,9 @@ def _append_zeros(part: Tensor, more: int) -> Tensor:
 class Heads:
     """Batch of heads θ = (w, b): the prediction for a row is its kind's link of w·d + b.
 
-    If the adapter computes uncertainty, ``covariance`` is that of (w, b), packed (``linalg.packed``), and
-    ``noise`` is the variance of the feature's observations at a row of average noise. In a large model, a
-    ``StoredMatrices`` takes the place of the tensor ``covariance``.
+    If the adapter computes uncertainty, ``covariance`` is the covariance of (w, b), packed
+    (``linalg.packed``), and ``noise`` is the variance of the feature's observations at a row of average
+    noise. In a large model, a ``StoredMatrices`` takes the place of the tensor ``covariance``.
     """
 
     weight: Tensor  # (features, width)
@@ -361,7 +361,7 @@ class OneRow(NamedTuple):
     covariance: NDArray[Any]  # (n, packed): of (w, b), in single precision
     noise: NDArray[Any]  # (n,): the variance of an observation at a row of average noise
     kinds: NDArray[Any]  # (n,): of the features
-    weights: NDArray[Any] | None = None  # (n,): by age; None: all 1
+    weights: NDArray[Any] | None = None  # (n,): of the observations; None: all 1
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ _MAX_PADDING = 4  # entries of a padded block per observation, at most
 class ContextSums(NamedTuple):
     """Sufficient statistics of contexts: sums over observations x with weights w."""
 
-    counts: Numbers  # (features,): the number of observations, or the sum of their age weights
+    counts: Numbers  # (features,): the number of observations, or the sum of their weights
     total: Numbers  # (features, size, size): Σ w·[d; 1][d; 1]ᵀ
     linear: Numbers  # (features, size): Σ w·x·[d; 1]
     squares: Numbers  # (features,): Σ w·x²
@@ -168,7 +168,7 @@ def mix(posterior: Posterior, shares: Numbers | None, counts: Numbers) -> tuple[
 def mix_moments(weights: Numbers, means: Numbers, within: Numbers) -> tuple[Numbers, Numbers]:
     """Return mean (features, size) and covariance (features, size, size) of a mixture.
 
-    ``weights`` (features, P) and ``means`` (features, P, size) are those of its components, and ``within``
+    The components have ``weights`` (features, P) and ``means`` (features, P, size), and ``within``
     (features, size, size) is the mean of their covariances.
     """
     mean = multiply_vectors(weights, means)

@@ -68,7 +68,7 @@ class ContextOf(NamedTuple):
         return int(self.feature.kind)
 
     def same_feature(self, other: ContextOf) -> bool:
-        """Return whether both contexts are those of features with equal kinds and metadata."""
+        """Return whether the features of both contexts have equal kinds and metadata."""
         one, two = self.feature, other.feature
         same_metadata = one.metadata is two.metadata or np.array_equal(one.metadata, two.metadata)
         return same_metadata and (one.kind, one.known) == (two.kind, two.known)

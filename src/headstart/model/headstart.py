@@ -587,7 +587,7 @@ class Headstart:
 
     @property
     def words(self) -> Words:
-        """What rows, features and values are called, and which metadata column is the title."""
+        """The nouns for rows, features and values, and the metadata column of titles."""
         return self.state.words
 
     def row_titles(self, rows: Sequence[Any]) -> tuple[str, ...] | None:

@@ -519,7 +519,7 @@ def _bounded_candidates(
 
     The uncertainty of a head with the covariance C adds at most ‖C‖·(‖[d; 1]‖² + Σ v) to the variance of a
     prediction, with the Frobenius norm, and a score is monotone in the variance. So the covariances of most
-    candidates are never read. ``selected`` and ``unused`` are those of ``_highest_features``.
+    candidates are never read. ``selected`` and ``unused`` are as in ``_highest_features``.
     """
     slots = slice(0, len(columns.positions)) if selected is None else torch.from_numpy(selected)
     candidates = Candidates.at(model, columns, slots)

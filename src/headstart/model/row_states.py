@@ -341,9 +341,9 @@ def _with_references(
 ) -> tuple[Cells, Heads, Tensor, Tensor]:
     """Return the first arguments of ``states_from_heads`` for rows that references of features read.
 
-    ``slots`` and ``scales`` (n,) are those of the observations. The references are reduced to the activations
-    of the backbone by the ``learned`` activations of the rows (rows, learned), if there are any. Only heads
-    that differ from those of the backbone are taken from the feature store.
+    ``slots`` and ``scales`` (n,) belong to the observed features. The references are reduced to the
+    activations of the backbone by the ``learned`` activations of the rows (rows, learned), if there are any.
+    Only heads that differ from those of the backbone are taken from the feature store.
     """
     numbers, kinds, as_fitted = cells.index.numpy(), _kinds(model, scales), scales["as_fitted"]
     own, changed = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)

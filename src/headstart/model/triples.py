@@ -232,7 +232,7 @@ def _is_entry(entry: object) -> bool:
 
 
 def _read_answers(model: ModelState, source: Observations, labels: Sequence[str]) -> Triples:
-    """Return observations with labels and categories, one by one; ``labels`` are those of the values."""
+    """Return observations with labels and categories, one by one; values are positions in ``labels``."""
     values: list[Any] = source.values.tolist()
     if labels:
         texts = [labels[int(value)] for value in values]
@@ -325,7 +325,7 @@ def _require_time(time: object) -> object:
 def _split_times(
     model: ModelState, entries: Sequence[Any], time: object
 ) -> tuple[Sequence[Any], NDArray[np.float64] | None]:
-    """Split entries (row, feature, value, time) into triples and times; ``time`` is that of all."""
+    """Split entries (row, feature, value, time) into triples and times; ``time`` is one time for all."""
     timed = [
         isinstance(entry, Sequence) and not isinstance(entry, str) and len(entry) == 4 for entry in entries
     ]

@@ -354,7 +354,7 @@ def _context_of(model: ModelState, feature: Feature, version: Version) -> Contex
 
 
 def _adapt_one(model: ModelState, feature: Feature, context: ContextOf) -> OneHead:
-    """Compute one head that is no function of sums."""
+    """Compute the head of a feature from its single observations, with the start at its current head."""
     start = None
     if context.kind == KindType.BINARY and feature.name in model.feature_store:
         before = head_of(model, feature)  # only logistic heads need iterations

@@ -382,7 +382,8 @@ CENTRAL, CENTRAL_QUANTILE = 0.9, 1.6448536269514722  # the share of a distributi
 def central_mean(mean: Any, std: Any, shift: float) -> Any:
     """Return the mean of max(x - shift, 0) over the central 90 % of a log-normal x.
 
-    ``mean`` and ``std`` are those of log x. The mean over all x depends on a tail that few data determine.
+    ``mean`` and ``std`` are the moments of log x. The mean over all x depends on a tail that few data
+    determine.
     """
     from scipy.special import ndtr
 

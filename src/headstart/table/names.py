@@ -52,7 +52,7 @@ def as_name(value: object, noun: str = "name") -> str:
 
 
 def exact_limit(dtype: DTypeLike) -> float:
-    """Return the size from which on decimal numbers of this type skip whole numbers.
+    """Return the largest n such that this type of float represents all whole numbers up to n.
 
     >>> exact_limit(np.float64) == 2**53
     True

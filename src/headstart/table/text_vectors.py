@@ -143,7 +143,7 @@ def encode_static(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def static_width() -> int:
-    """Return the number of numbers that encode a text."""
+    """Return the width of the encoding of a text."""
     return _table().width + _HASHED
 
 

@@ -422,7 +422,7 @@ class TokensColumn(Column):
 
     @classmethod
     def fit(cls, name: str, column: pa.Array, length: int | None = None) -> Self:
-        """Collect the vocabulary; by default ``length`` is that of the longest text, at most 64 tokens."""
+        """Collect the vocabulary; the default ``length`` is the longest text's, at most 64 tokens."""
         texts = [_TOKEN.findall(text.lower()) for text in column.drop_null().to_pylist()]
         counts = Counter(word for words in texts for word in set(words))
         repeated = sorted((-count, word) for word, count in counts.items() if count > 1)[:MAX_WORDS]

@@ -154,7 +154,7 @@ def read_journal(path: Path, base: str) -> Journal:
 def _require_acknowledged(
     path: Path, acknowledged: Acknowledged | None, digests: list[str], rest: bytes, incomplete: bool
 ) -> None:
-    """Refuse a journal without its acknowledged changes; ``digests`` are those of its complete lines."""
+    """Refuse a journal without its acknowledged changes; ``digests`` belong to its complete lines."""
     count = len(digests) - 1
     if acknowledged is None:
         if not incomplete and rest.strip(b"\0"):
