@@ -31,7 +31,7 @@ _OBSERVATIONS_AT_ONCE = 2048  # of contexts that are summed together
 _MIN_REMAINDER = 1e-4  # of a sum of precisions after a subtraction, which loses as many digits
 
 
-class ContextOf(NamedTuple):
+class FeatureContext(NamedTuple):
     """A feature and its context, with the slots of the rows' states; ``context`` adds the states."""
 
     feature: OneFeature
@@ -48,7 +48,7 @@ class ContextOf(NamedTuple):
             int(kind), metadata, int(known), self.values, *inputs, self.weights, float(exposure)
         )
 
-    def take(self, chosen: NDArray[np.int64]) -> ContextOf:
+    def take(self, chosen: NDArray[np.int64]) -> FeatureContext:
         """Return only the ``chosen`` observations."""
         return self._replace(
             rows=self.rows[chosen],
@@ -64,16 +64,16 @@ class ContextOf(NamedTuple):
 
     @property
     def kind(self) -> int:
-        """The kind as which the model treats the feature."""
+        """The type of the feature in the model, as in ``ModelState.kinds_of``."""
         return int(self.feature.kind)
 
-    def same_feature(self, other: ContextOf) -> bool:
+    def same_feature(self, other: FeatureContext) -> bool:
         """Return whether the features of both contexts have equal kinds and metadata."""
         one, two = self.feature, other.feature
         same_metadata = one.metadata is two.metadata or np.array_equal(one.metadata, two.metadata)
         return same_metadata and (one.kind, one.known) == (two.kind, two.known)
 
-    def differences(self, other: ContextOf) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def differences(self, other: FeatureContext) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the positions of observations in ``self`` but not in ``other``, and the opposite.
 
         Observations are equal if row, state, value and weight are.
@@ -86,15 +86,15 @@ class ContextOf(NamedTuple):
         )
         if self.weights is not None or other.weights is not None:
             same &= other.filled_weights[at] == self.filled_weights
-        gone = np.ones(len(other.rows), dtype=bool)
-        gone[at[same]] = False
-        return np.flatnonzero(~same), np.flatnonzero(gone)
+        removed = np.ones(len(other.rows), dtype=bool)
+        removed[at[same]] = False
+        return np.flatnonzero(~same), np.flatnonzero(removed)
 
 
-class _Remembered(NamedTuple):
+class _RememberedSums(NamedTuple):
     adapter: Adapter
     arena: weakref.ref[Arena[RowStates]]  # which the slots of the context belong to
-    context: ContextOf
+    context: FeatureContext
     sums: HeadSums
 
     @property
@@ -111,7 +111,7 @@ class ContextMemory:
     """
 
     def __init__(self) -> None:
-        self._remembered: OrderedDict[str, _Remembered] = OrderedDict()
+        self._remembered: OrderedDict[str, _RememberedSums] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
@@ -125,11 +125,11 @@ class ContextMemory:
         self,
         adapter: Adapter,
         features: Sequence[Feature],
-        contexts: Sequence[ContextOf],
+        contexts: Sequence[FeatureContext],
         row_store: RowStore,
     ) -> list[HeadSums]:
         """Return the sums over the ``contexts`` of features."""
-        wanted, arena = _WantedSums(adapter, row_store), weakref.ref(row_store.arena)
+        batch, arena = _SumBatch(adapter, row_store), weakref.ref(row_store.arena)
         plans: list[tuple[HeadSums | None, int, int | None]] = []  # old sums, and terms to add and subtract
         for feature, context in zip(features, contexts, strict=True):
             old = self._remembered.get(feature.name)
@@ -137,26 +137,26 @@ class ContextMemory:
             if old is not None and old.adapter is adapter and old.arena == arena:
                 differences = _differences(old.context, context)
             if old is None or differences is None:
-                plans.append((None, wanted.want(context), None))
+                plans.append((None, batch.add(context), None))
                 continue
-            added, gone = differences
-            less = wanted.want(old.context.take(gone)) if len(gone) else None
-            plans.append((old.sums, wanted.want(context.take(added)), less))
-        terms, results = wanted.compute(), []
+            added, removed = differences
+            less = batch.add(old.context.take(removed)) if len(removed) else None
+            plans.append((old.sums, batch.add(context.take(added)), less))
+        terms, results = batch.compute(), []
         for feature, context, (before, more, less) in zip(features, contexts, plans, strict=True):
             sums = terms[more] if before is None else before.add(terms[more])
             if before is not None and less is not None:
                 whole, sums = sums, sums.add(terms[less], -1)
                 if sums.total[-1] < _MIN_REMAINDER * whole.total[-1]:  # the sum of the precisions
-                    again = _WantedSums(adapter, row_store)
-                    again.want(context)
+                    again = _SumBatch(adapter, row_store)
+                    again.add(context)
                     (sums,) = again.compute()
             results.append(sums)
             if len(context.rows) >= _MIN_SHOTS:
-                self._remember(feature.name, _Remembered(adapter, arena, context, sums))
+                self._remember(feature.name, _RememberedSums(adapter, arena, context, sums))
         return results
 
-    def _remember(self, name: str, new: _Remembered) -> None:
+    def _remember(self, name: str, new: _RememberedSums) -> None:
         """Remember sums; if there are too many, forget the sums of features that were used longest ago."""
         with self._lock:
             old = self._remembered.pop(name, None)
@@ -166,36 +166,38 @@ class ContextMemory:
                 self._size -= self._remembered.popitem(last=False)[1].size
 
 
-def _differences(before: ContextOf, context: ContextOf) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+def _differences(
+    before: FeatureContext, context: FeatureContext
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return the observations to add and to subtract; None if there are too many, or features differ."""
     if not context.same_feature(before):
         return None
-    added, gone = context.differences(before)
-    return None if 2 * (len(added) + len(gone)) > len(context.rows) else (added, gone)
+    added, removed = context.differences(before)
+    return None if 2 * (len(added) + len(removed)) > len(context.rows) else (added, removed)
 
 
-class _WantedSums:
+class _SumBatch:
     """Sums over parts of contexts, computed together: the states of their rows are gathered at once."""
 
     def __init__(self, adapter: Adapter, row_store: RowStore) -> None:
         self._adapter, self._row_store = adapter, row_store
-        self._parts: list[ContextOf] = []
+        self._parts: list[FeatureContext] = []
 
-    def want(self, part: ContextOf) -> int:
-        """Ask for the sums over a part of a context; return their place."""
+    def add(self, part: FeatureContext) -> int:
+        """Add a part of a context; return the position of its sums in the result of ``compute``."""
         self._parts.append(part)
         return len(self._parts) - 1
 
     def compute(self) -> list[HeadSums]:
-        """Return all sums, in the order in which they were asked for."""
+        """Return the sums over all parts, in the order in which they were added."""
         results: list[HeadSums] = []
         for block in self._blocks():
             results += self._adapter.sum_contexts(self._stack(block)).split()
         return results
 
-    def _blocks(self) -> Iterator[list[ContextOf]]:
+    def _blocks(self) -> Iterator[list[FeatureContext]]:
         """Yield blocks of parts, whose observations fit in the cache."""
-        block: list[ContextOf] = []
+        block: list[FeatureContext] = []
         size = 0
         for part in self._parts:
             size += len(part.rows)
@@ -206,7 +208,7 @@ class _WantedSums:
         if block:
             yield block
 
-    def _stack(self, contexts: Sequence[ContextOf]) -> ContextStack:
+    def _stack(self, contexts: Sequence[FeatureContext]) -> ContextStack:
         """Return contexts with the states of their rows."""
         first, *others = contexts
         slots = np.concatenate([context.slots for context in contexts]) if others else first.slots

@@ -472,17 +472,17 @@ class ModelState:
         return batch.observing(cells), self.row_store.take(rows, version)
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
-        """Return the types of kinds as which the model treats features: (features,)."""
+        """Return the types of features in the model, where 0 and 1 can be ratings: (features,)."""
         types = torch.tensor([feature.kind.type for feature in features], dtype=torch.int64)
         return self.modelled_types(types)
 
     def kind_of(self, feature: Feature) -> int:
-        """Return the type of kind as which the model treats one feature."""
+        """Return the type of one feature in the model, as in ``kinds_of``."""
         kind = int(feature.kind.type)
         return int(KindType.RATING) if kind == KindType.BINARY and self.binary_as_numbers else kind
 
     def modelled_types(self, types: A) -> A:
-        """Return the types of kinds as which the model treats features of ``types``, of the same shape."""
+        """Return the types in the model of features with these ``types``, of the same shape."""
         if not self.binary_as_numbers:
             return types
         return namespace(types).where(types == KindType.BINARY, int(KindType.RATING), types)  # type: ignore[no-any-return]

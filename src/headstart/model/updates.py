@@ -45,7 +45,7 @@ from headstart.core.predictive import predict_cell, predict_cells
 from headstart.core.types import Heads, OneHead, OneState, RowStates
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.linalg.array_ops import LinAlgError
-from headstart.model.context_sums import ContextMemory, ContextOf
+from headstart.model.context_sums import ContextMemory, FeatureContext
 from headstart.model.features import Feature
 from headstart.model.inputs import (
     NewRows,
@@ -303,7 +303,7 @@ def compute_heads(model: ModelState, features: Sequence[Feature], version: Versi
     The batched form is needed if the center and scale of the feature are estimated.
     """
     heads: list[OneHead | None] = [None] * len(features)
-    contexts: dict[int, ContextOf] = {}
+    contexts: dict[int, FeatureContext] = {}
     summed: list[int] = []
     adapter = model.adapter
     for position, feature in enumerate(features):
@@ -339,12 +339,12 @@ def compute_heads(model: ModelState, features: Sequence[Feature], version: Versi
     return heads
 
 
-def _context_of(model: ModelState, feature: Feature, version: Version) -> ContextOf:
+def _context_of(model: ModelState, feature: Feature, version: Version) -> FeatureContext:
     """Return a feature with known scale and its context in numpy."""
     known = model.feature_store.number(feature.name) if feature.in_backbone else -1  # the position in it
     exposure = 1.0 if feature.in_backbone else given_exposure(feature)
     kind, scaled = model.kind_of(feature), (feature.values - feature.kind.offset) / feature.kind.span
-    return ContextOf(
+    return FeatureContext(
         OneFeature(np.asarray(kind), feature.metadata, np.asarray(known), np.asarray(exposure)),
         feature.rows,
         model.row_store.version_slots(feature.rows, version),
@@ -353,7 +353,7 @@ def _context_of(model: ModelState, feature: Feature, version: Version) -> Contex
     )
 
 
-def _adapt_one(model: ModelState, feature: Feature, context: ContextOf) -> OneHead:
+def _adapt_one(model: ModelState, feature: Feature, context: FeatureContext) -> OneHead:
     """Compute the head of a feature from its single observations, with the start at its current head."""
     start = None
     if context.kind == KindType.BINARY and feature.name in model.feature_store:
@@ -366,7 +366,7 @@ def _adapt_one(model: ModelState, feature: Feature, context: ContextOf) -> OneHe
         raise extreme_feature_error(feature) from None
 
 
-def _surprises(model: ModelState, head: OneHead, context: ContextOf) -> bool:
+def _surprises(model: ModelState, head: OneHead, context: FeatureContext) -> bool:
     """Return whether ``widen_surprised`` might widen the head because of a surprising observation."""
     if context.kind in (KindType.BINARY, KindType.CLICK) or not len(context.rows):
         return False
@@ -656,8 +656,8 @@ _SMALL_SAMPLE = 8.0  # the limit of a feature with an estimated scale is larger 
 class Forecast(NamedTuple):
     """Predictions of observations before these are added to the model, on the scale of the model.
 
-    They are without the local part, which takes as long as the update itself and moves a
-    prediction by a fraction of a standard deviation.
+    They leave out the local part, which takes as long as the update itself and moves a prediction by a
+    fraction of a standard deviation.
     """
 
     mean: NDArray[np.float64]  # (n,)
