@@ -582,7 +582,9 @@ def test_clicks_are_judged_by_their_ranking() -> None:
     assert bool((trained.adapters["adapter"].calibration.click_slopes != 1).any())
 
 
-@pytest.mark.parametrize("features", [12, 13, 61, 999, 1000, 1100, 1177, 19_999, 20_000, 20_399, 20_401])
+@pytest.mark.parametrize(
+    "features", [12, 13, 61, 999, 1000, 1100, 1177, 10_000, 10_400, 15_000, 19_999, 20_000, 20_399, 20_401]
+)
 def test_a_fold_has_the_settings_of_the_delivered_model(features: int, limits: Limits) -> None:
     """Also where the defaults for the fewer features of the fold are others."""
     numbers = np.arange(features)

@@ -42,7 +42,9 @@ from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.table.margins import VALUE_TYPES
 
-_LARGE = 20_000  # features from which the default factorisation is smaller, to save memory
+_MOST, _LEAST = 32, 16  # factors by default of a table with many features: the larger it is, the fewer
+
+_MOST_NUMBERS = 320_000  # features times factors up to which a table has ``_MOST``, to bound time and memory
 
 _COPIES = 4 * 8  # bytes of the copies of each number of a row's heads or moments, in double precision
 
@@ -79,9 +81,11 @@ class FactorisationConfig(BackboneConfig):
         >>> large, small = (FactorisationConfig().resolved(ratings[:n]) for n in (3000, 12))
         >>> (large.latent, large.signature), (small.latent, small.signature)
         ((32, 32), (4, 3))
+        >>> [FactorisationConfig().resolved(ratings[:1].repeat(n)).latent for n in (10000, 15000, 20000)]
+        [32, 21, 16]
         """
         features = len(kinds)
-        most = 32 if features < _LARGE else 16
+        most = min(_MOST, max(_LEAST, _MOST_NUMBERS // max(1, features)))  # without a step in time
         by_choice = self.observed_by_choice
         if by_choice is None:
             by_choice = not bool(((kinds == KindType.BINARY) | is_click(kinds)).all())
