@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -655,12 +655,12 @@ def fit_known_head_shares(
         than ``_KNOWN_HEADS_MARGIN`` standard errors of the difference: then they are 0.
     """
     set_shares(1.0)
-    resembling = predict()
-    shares = _shares_at_shots(_with_local(resembling), _with_local(candidate))
+    resembling, plain = predict(), _with_local(candidate)
+    shares = _shares_at_shots(_with_local(resembling), plain)
     blended = CandidateOutcomes(
         {k: blend(resembling.outcomes[k], candidate.outcomes[k], share) for k, share in shares.items()}
     )
-    helps = beats(_with_local(blended), _with_local(candidate), _KNOWN_HEADS_MARGIN)
+    helps = beats(_with_local(blended), plain, _KNOWN_HEADS_MARGIN)
     at_marks = torch.tensor(_at_all_shots(shares, shares) if helps else _at_all_shots({}, ()))
     set_shares(at_marks)
     return (at_marks, blended) if helps else None
@@ -709,7 +709,8 @@ def fit_local_strengths(candidate: CandidateOutcomes) -> tuple[LocalStrengths, C
         )
         if beats(cross_fitted, plain, _LOCAL_MARGIN):
             lower = _where_lower(cross_fitted, plain)
-            similar |= {k: lower[k] * _best_strength(part) for k, part in enough.items()}
+            products = {k: _similar_products(part)[1] for k, part in enough.items()}
+            similar |= {k: lower[k] * _best_strength(part) for k, part in products.items()}
     if not any(chosen.values()) and not any(similar.values()):
         return None
     strengths = LocalStrengths(similar=_at_all_shots(similar, enough), chosen=_at_all_shots(chosen, chosen))
@@ -776,32 +777,35 @@ def _shift_by(candidate: CandidateOutcomes, part: int, strengths: Mapping[int, f
 
 def _cross_fitted_strengths(outcome: Outcome) -> Tensor:
     """Return strengths of similar features for each value, estimated from other features: (n,)."""
-    features, owner = torch.unique(outcome.feature, return_inverse=True)
-    order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))
-    group = (order % _LOCAL_GROUPS)[owner]
-    strengths = torch.zeros(len(owner))
-    for number in range(min(_LOCAL_GROUPS, len(features))):
-        strengths[group == number] = _best_strength(outcome, group != number)
-    return strengths
+    owner, products = _similar_products(outcome)
+    order = torch.randperm(len(products), generator=torch.Generator().manual_seed(0))
+    groups = range(min(_LOCAL_GROUPS, len(products)))
+    strengths = torch.tensor([_best_strength(products[order % _LOCAL_GROUPS != group]) for group in groups])
+    return strengths[(order % _LOCAL_GROUPS)[owner]]
 
 
-def _best_strength(outcome: Outcome, which: Tensor | None = None) -> float:
+def _best_strength(products: Tensor) -> float:
     """Return the strength of similar features with the least squared error of standardised residuals.
 
-    It is at least 0, at most ``_MOST_STRENGTH``, and shrunk to 0. ``which`` is a mask of the values (n,).
+    It is at least 0, at most ``_MOST_STRENGTH``, and shrunk to 0. ``products`` (features, 2) are those of
+    ``_similar_products``.
     """
-    mask = torch.ones_like(outcome.feature, dtype=torch.bool) if which is None else which
-    if outcome.local is None or not bool(mask.any()):
-        return 0.0
-    residuals = outcome.predictive.residuals(outcome.truth)[mask].double()
-    local, weight = (
-        outcome.local[mask, SIMILAR_PART].double(),
-        outcome.weighted(torch.ones_like(outcome.truth)),
-    )
-    weighted = local * weight[mask].double()
-    strength = float(weighted @ residuals / (weighted @ local).clamp(min=1e-12))
-    features = len(torch.unique(outcome.feature[mask]))
+    features, (product, square) = len(products), map(float, products.sum(0))
+    strength = product / max(square, 1e-12)
     return min(max(strength, 0.0), _MOST_STRENGTH) * features / (features + SHRINKAGE_FEATURES)
+
+
+def _similar_products(outcome: Outcome) -> tuple[Tensor, Tensor]:
+    """Return the number of each value's feature (n,), and the products of features' local parts.
+
+    They are Σ w·l·e and Σ w·l² over the values of each feature, with the weights w, the shifts l by similar
+    features and the standardised residuals e: (features, 2).
+    """
+    features, owner = torch.unique(outcome.feature, return_inverse=True)
+    local = cast(Tensor, outcome.local)[:, SIMILAR_PART].double()
+    numbers = torch.stack([outcome.predictive.residuals(outcome.truth).double(), local], 1)
+    products = outcome.weighted(local)[:, None] * numbers
+    return owner, local.new_zeros(len(features), 2).index_add_(0, owner, products)
 
 
 def _shift(outcome: Outcome, part: int, strengths: Tensor | float) -> Outcome:
