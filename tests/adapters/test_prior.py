@@ -92,7 +92,7 @@ def test_the_prior_is_an_honest_regression_of_heads(described: bool) -> None:
     )
     prior = empirical_prior(knowledge, knowledge.heads, description)
     known, metric = metadata_weights(knowledge)
-    np.testing.assert_allclose(activation_metric(knowledge).numpy(), metric, rtol=1e-5)
+    np.testing.assert_allclose(activation_metric(knowledge.states).numpy(), metric, rtol=1e-5)
     theta = knowledge.heads.stacked.double()
     expected = loo_predictions(prior.regression, description.numbers, theta, torch.from_numpy(known)).numpy()
     np.testing.assert_allclose(prior.loo_means.numpy(), expected, rtol=1e-3, atol=1e-4)

@@ -787,8 +787,8 @@ def _cross_fitted_strengths(outcome: Outcome) -> Tensor:
 def _best_strength(products: Tensor) -> float:
     """Return the strength of similar features with the least squared error of standardised residuals.
 
-    It is at least 0, at most ``_MOST_STRENGTH``, and shrunk to 0. ``products`` (features, 2) are those of
-    ``_similar_products``.
+    It is at least 0, at most ``_MOST_STRENGTH``, and shrunk to 0. ``products`` (features, 2) are the second
+    result of ``_similar_products``.
     """
     features, (product, square) = len(products), map(float, products.sum(0))
     strength = product / max(square, 1e-12)
