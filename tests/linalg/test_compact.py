@@ -60,9 +60,11 @@ def test_compact_matrices_are_almost_the_given_ones(seed: int) -> None:
 def test_all_ways_to_read_agree() -> None:
     matrices, _, rows = stored()
     dense, variances = matrices.to(torch.float64).packed(), torch.rand(len(rows), SIZE - 1).double()
-    chosen = torch.tensor([6, 2, 2, 0, 4])
-    part = matrices.index_select(0, chosen)
-    for some, packed in ((matrices, dense), (part, dense[chosen]), (matrices[2:7], dense[2:7])):
+    chosen, priors = torch.tensor([6, 2, 2, 0, 4]), torch.tensor([0, 5])  # priors: without observations
+    parts = [matrices.index_select(0, positions) for positions in (chosen, priors)]
+    for some, packed in (
+        (matrices, dense), (parts[0], dense[chosen]), (parts[1], dense[priors]), (matrices[2:7], dense[2:7])
+    ):  # fmt: skip
         full = unpack(packed, SIZE)
         plain = torch.einsum("ni,mij,nj->nm", rows, full, rows)
         spread = variances @ full.diagonal(dim1=1, dim2=2)[:, :-1].T

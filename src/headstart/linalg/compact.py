@@ -126,7 +126,7 @@ class CompactMatrices:
         total = quadratic_forms(vectors, self.bases, variances) @ self.shares.to(dtype).T
         step = max(1, _NUMBERS_AT_ONCE // max(self.vectors.shape[1], len(vectors)))
         starts = torch.searchsorted(self.ends, torch.arange(0, len(self.vectors), step)).tolist()
-        for first, last in zip(starts, [*starts[1:], self.factored], strict=True):
+        for first, last in pairwise([*starts, self.factored]):  # none if no matrix has vectors
             part = slice(int(self.ends[first]), int(self.ends[last]))
             factors = self.vectors[part].float().to(dtype)
             squares = (factors @ vectors.T) ** 2
