@@ -15,7 +15,6 @@ from tests.limits import Limits
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
 from headstart.backbones.factorisation_fit import (
     FactorisationTraining,
-    factors_of_means,
     row_blocks,
     sum_features,
     sweep_rows,
@@ -23,6 +22,7 @@ from headstart.backbones.factorisation_fit import (
     whiten,
 )
 from headstart.backbones.row_posterior import OTHER_PASSES, RATING_PASSES, RowPosterior
+from headstart.backbones.row_shift import factors_of_means, shift_shares
 from headstart.core.predictive import grid_logits
 from headstart.core.types import Description
 from headstart.linalg.packed import unpack
@@ -465,7 +465,7 @@ def test_standardising_changes_the_factors_and_no_prediction(kinds: list[int]) -
 def test_of_a_row_nobody_knows_an_average_one_is_believed(kinds: list[int]) -> None:
     model, cells = swept(kinds, sweeps=6)
     states = model.states(cells)
-    same(states.activation[0], model.empty_shift)  # nothing is known of the first row
+    same(states.activation[0], model.row_shift_shares[0] * model.row_shift)  # nothing is known of it
     same(states.variance[0], np.ones(LATENT))
     assert bool((states.variance[1:] < 1).all())
     assert float(states.noise[0]) == 1
@@ -475,7 +475,7 @@ def test_of_a_row_nobody_knows_an_average_one_is_believed(kinds: list[int]) -> N
 def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None:
     """Some passes of the rows' update, begun at the prior and the usual noise."""
     model, cells = swept(kinds, sweeps=3)
-    model.empty_shift.zero_()
+    model.row_shift.zero_()
     found = model.states(cells)
     slow = Slow.of(model, cells)
     for turn in range(RATING_PASSES if set(kinds) == {KindType.RATING} else OTHER_PASSES):
@@ -535,6 +535,54 @@ def test_where_only_good_rows_stay_an_empty_row_is_not_the_mean_row() -> None:
     means = np.array([values[stays[:, j], j].mean() for j in range(20)])
     mean_row = (model.weight @ model.row_map[0] + model.bias).detach().numpy()
     assert np.abs(predicted - means)[5:15].mean() < 0.5 * np.abs(mean_row - means)[5:15].mean()
+
+
+def test_shares_of_the_shift_are_least_squares_less_their_errors() -> None:
+    random = np.random.default_rng(0)
+    gain, square = random.normal(2.0, 1.0, size=60), random.uniform(0.5, 2.0, size=60)
+    gain[20:40] -= 1.9  # within chance
+    sizes = np.repeat([0, 1, 2], 20)
+    expected = []
+    for size in range(3):
+        rows = np.flatnonzero(sizes == size)
+        best = sum(gain[i] for i in rows) / sum(square[i] for i in rows)
+        error = np.sqrt(sum((gain[i] - best * square[i]) ** 2 for i in rows)) / sum(square[i] for i in rows)
+        expected.append(min(max(best, 0.0) * max(0.0, 1 - (2 * error / best) ** 2), 2.0))
+    found = shift_shares(torch.from_numpy(np.stack([gain, square], 1)), torch.from_numpy(sizes))
+    np.testing.assert_allclose(found[:3].numpy(), expected)
+    assert found[0] > 0.5
+    assert found[1] == 0
+    assert found[3] == found[2]  # no row has so many observations
+    assert found[4] == 0  # many observations need no shift
+
+
+@pytest.mark.parametrize("chosen", [True, False], ids=["chosen", "at random"])
+def test_rows_with_one_observation_are_predicted_as_rows_that_choose(chosen: bool) -> None:
+    """Users rate the films they like: those that they have not rated yet, and will, are above the average."""
+    random = np.random.default_rng(0)
+    liking = random.normal(size=(600, 3)) @ random.normal(size=(3, 40)) + random.normal(size=40)
+    observed = random.random(liking.shape) < (1 / (1 + np.exp(2 - 2 * liking)) if chosen else 0.3)
+    values = torch.from_numpy(liking + 0.3 * random.normal(size=liking.shape))
+    rows, columns = (torch.from_numpy(part) for part in np.nonzero(observed))
+    first = torch.cat([torch.ones(1, dtype=torch.bool), rows[1:] != rows[:-1]])
+
+    def cells_where(mask: torch.Tensor) -> Cells:
+        return Cells.from_pairs(rows[mask], columns[mask], values[rows, columns][mask], 600, 40)
+
+    known, outside = cells_where(rows < 400), rows >= 400
+    model = untrained(torch.full((40,), KindType.REAL), sweeps=10)
+    list(model.train_by_sweeps(known, Description(torch.zeros(40, 0), []), torch.Generator().manual_seed(0)))
+    shares, errors = model.row_shift_shares.clone(), []
+    for share in (shares, torch.zeros_like(shares)):
+        model.row_shift_shares.copy_(share)
+        outputs = grid_logits(model.heads, model.states(cells_where(outside & first)), torch.float64)
+        targets = outside & ~first
+        error = (outputs[rows, columns] - values[rows, columns])[targets]
+        errors.append(float((error**2).mean().sqrt()))
+    if chosen:
+        assert errors[0] < 0.985 * errors[1]
+    else:
+        assert errors[0] < 1.002 * errors[1]
 
 
 @every_mix

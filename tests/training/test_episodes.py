@@ -205,7 +205,9 @@ NOTHING = Description(torch.zeros(FEATURES, 0), [])  # is known of the features
 def world(cells: Cells, name: str = "factorisation") -> tuple[FeatureBatch, Backbone, Knowledge]:
     torch.manual_seed(0)
     kinds = torch.full((FEATURES,), KindType.RATING)
-    backbone = build_backbone(backbone_config(name), kinds, torch.zeros(0))
+    # With fewer factors than the default, the noise within the table is smaller than that of new features.
+    config = backbone_config({"name": name, "latent": 6} if name == "factorisation" else name)
+    backbone = build_backbone(config, kinds, torch.zeros(0))
     pretrain(
         backbone, some_cells(), NOTHING, PretrainingConfig(epochs=1), seed=0, reporter=Reporter(quiet=True)
     )

@@ -28,6 +28,7 @@ from headstart.core.predictive import Predictive
 from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, RowStates, interpolate_shots
 from headstart.core.value_references import RowColumnMeans
 from headstart.datasets import synthetic_clicks, synthetic_diagnoses, synthetic_mixed
+from headstart.model import Headstart
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
@@ -130,6 +131,38 @@ def test_outcomes_of_different_features_are_put_together() -> None:
     for mean, each, found in zip(means, errors, verdict.standard_error, strict=True):
         apart = sum((sum(own) - mean * len(own)) ** 2 for own in each)
         assert found == pytest.approx(np.sqrt(apart) / sum(len(own) for own in each), rel=1e-5)
+
+
+def test_errors_are_in_units_of_each_feature() -> None:
+    """Whatever unit a feature has, its errors relative to its deviation count as much."""
+    one, other = outcome([3, 9], [[0.1, 0.2], [0.3]]), outcome([3, 9], [[0.2, 0.1], [0.1]])
+    verdict = CandidateOutcomes({0: one}).verdict()
+    units, larger = torch.tensor([1.0, 1.0, 1000.0]), outcome([3, 9], [[0.1, 0.2], [300.0]])
+    same = CandidateOutcomes({0: replace(larger, unit=units)}).verdict()
+    np.testing.assert_allclose(same.error, verdict.error, rtol=1e-5)
+    np.testing.assert_allclose(same.standard_error, verdict.standard_error, rtol=1e-5)
+    larger_other = outcome([3, 9], [[0.2, 0.1], [100.0]])
+    shares = smooth_shares([(one, other)])
+    np.testing.assert_allclose(
+        smooth_shares([(replace(larger, unit=units), replace(larger_other, unit=units))]), shares, rtol=1e-5
+    )
+    whole = concatenate_outcomes([replace(larger, unit=units), replace(larger_other, unit=units)])
+    assert torch.equal(whole.at(slice(3, 6)).unit, units)
+
+
+def test_features_of_all_scales_count_alike_in_the_errors_to_expect() -> None:
+    random = np.random.default_rng(0)
+    outputs = random.normal(size=(150, 2)) @ random.normal(size=(2, 16)) + 0.3 * random.normal(size=(150, 16))
+    scales = 10.0 ** random.integers(-3, 7, 16)
+    names = [f"column {j}" for j in range(16)]
+    frame = pa.table(
+        {"row": [str(i) for i in range(150)], **dict(zip(names, (outputs * scales).T, strict=True))}
+    )
+    errors = {
+        item.shots: item.error
+        for item in Headstart(quiet=True).fit(frame, row="row", kinds="real").info.errors
+    }
+    assert 0.1 < errors[16] < errors[4] < 2  # in standard deviations of the features
 
 
 def test_a_feature_keeps_its_name_at_every_number_of_shots() -> None:
@@ -617,7 +650,7 @@ def test_a_fold_has_the_settings_of_the_delivered_model(features: int, limits: L
 
 
 def test_the_judged_backbones_have_the_size_of_the_delivered_one(limits: Limits) -> None:
-    """Nine features would have 3 factors, twelve have 4."""
+    """51 features would have 17 factors and a signature of 12 numbers, 60 have 20 and 15."""
     sizes = []
 
     def build(config: FactorisationConfig, *given: torch.Tensor) -> object:
@@ -626,7 +659,7 @@ def test_the_judged_backbones_have_the_size_of_the_delivered_one(limits: Limits)
         return backbone
 
     limits(build_backbone=build)
-    train_best(ratings_table(40, 12), np.arange(12), Recipe(), reporter=QUIET, checkpoint=nowhere)
-    assert sizes[-1] == (12, 4, 3)
+    train_best(ratings_table(40, 60), np.arange(60), Recipe(), reporter=QUIET, checkpoint=nowhere)
+    assert sizes[-1] == (60, 20, 15)
     assert len(sizes) > 1
-    assert {size[1:] for size in sizes} == {(4, 3)}
+    assert {size[1:] for size in sizes} == {(20, 15)}

@@ -6,12 +6,14 @@ trains the model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -34,7 +36,16 @@ from headstart.backbones.signature import Signature
 from headstart.core.clicks import ZERO_WEIGHT, count_clicks, estimate_exposure, is_click
 from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.networks import initial_tensor
-from headstart.core.types import Description, Heads, OneRow, OneState, RowParts, RowPrior, RowStates
+from headstart.core.types import (
+    Description,
+    Heads,
+    OneRow,
+    OneState,
+    RowParts,
+    RowPrior,
+    RowStates,
+    interpolate_shots,
+)
 from headstart.linalg.array_ops import Array, namespace
 from headstart.linalg.packed import inverse, outer_products, pack, unpack
 from headstart.linalg.ragged import line_blocks
@@ -42,9 +53,14 @@ from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.table.margins import VALUE_TYPES
 
-_MOST, _LEAST = 32, 16  # factors by default of a table with many features: the larger it is, the fewer
+_MOST, _LEAST = 32, 16  # factors by default: a third of the features within these limits
 
 _MOST_NUMBERS = 320_000  # features times factors up to which a table has ``_MOST``, to bound time and memory
+
+# Numbers of observations of a row; from the last one on there is no shift.
+ROW_SHIFT_MARKS = (0, 1, 4, 16, 64)
+
+_LOG_MARKS = np.log1p(ROW_SHIFT_MARKS)
 
 _COPIES = 4 * 8  # bytes of the copies of each number of a row's heads or moments, in double precision
 
@@ -80,7 +96,7 @@ class FactorisationConfig(BackboneConfig):
         >>> ratings = torch.ones(3000, dtype=torch.int64)
         >>> large, small = (FactorisationConfig().resolved(ratings[:n]) for n in (3000, 12))
         >>> (large.latent, large.signature), (small.latent, small.signature)
-        ((32, 32), (4, 3))
+        ((32, 32), (16, 3))
         >>> [FactorisationConfig().resolved(ratings[:1].repeat(n)).latent for n in (10000, 15000, 20000)]
         [32, 21, 16]
         """
@@ -92,7 +108,7 @@ class FactorisationConfig(BackboneConfig):
         signature = self.signature
         if signature is None:
             signature = min(most, features // 4) if by_choice else 0
-        latent = self.latent or min(most, max(2, features // 3))
+        latent = self.latent or min(most, max(_LEAST, features // 3))
         return self.revised(
             latent=latent,
             signature=signature,
@@ -138,8 +154,10 @@ class Factorisation(Backbone):
         )
         self.row_map: Tensor  # (signature, latent): from a signature to the prior mean of a row's factors
         self.register_buffer("row_map", torch.zeros(self.signature.size, self.latent))
-        self.empty_shift: Tensor  # (latent,): of the prior mean of rows without observations
-        self.register_buffer("empty_shift", torch.zeros(self.latent))
+        self.row_shift: Tensor  # (latent,): of the prior mean of rows with few observations
+        self.register_buffer("row_shift", torch.zeros(self.latent))
+        self.row_shift_shares: Tensor  # (marks,): of the shift, at ROW_SHIFT_MARKS observations
+        self.register_buffer("row_shift_shares", torch.zeros(len(ROW_SHIFT_MARKS)))
         self.row_covariance: Tensor  # (latent, latent): of the prior of a row's factors
         self.register_buffer("row_covariance", torch.eye(self.latent))
         self.precision: Tensor  # (kinds,): of an observation
@@ -207,7 +225,7 @@ class Factorisation(Backbone):
 
         def states(cells: Cells) -> RowStates:
             signature = self.signature(cells)
-            return self._states(
+            return self.states_of(
                 self.posterior_of_rows(cells, signature, moments), signature, cells, self.kinds
             )
 
@@ -226,7 +244,7 @@ class Factorisation(Backbone):
     ) -> FactorPrior:
         """Return the prior of the factors of rows with a ``signature`` (rows, size), in the same dtype.
 
-        ``counts`` (rows,) are their numbers of observations, by default not 0.
+        ``counts`` (rows,) are their numbers of observations; None: without the shift of rows with few.
         """
         mean = self._prior_means(signature, counts)
         covariance = self.row_covariance.to(signature)
@@ -237,7 +255,13 @@ class Factorisation(Backbone):
     def _prior_means(self, signature: Tensor, counts: Tensor | None) -> Tensor:
         """Return the prior means of rows without metadata, as ``factor_prior`` does: (rows, latent)."""
         mean = signature @ self.row_map.to(signature)
-        return mean if counts is None else mean + (counts == 0)[:, None] * self.empty_shift.to(signature)
+        if counts is None:
+            return mean
+        left, right, part = interpolate_shots(torch.tensor(ROW_SHIFT_MARKS, device=counts.device), counts)
+        shares = torch.lerp(
+            self.row_shift_shares[left], self.row_shift_shares[right], part.to(self.row_shift)
+        )
+        return mean + shares.to(signature)[:, None] * self.row_shift.to(signature)
 
     def prior_means(self, cells: Cells) -> Tensor:
         """Compute the prior means of rows from their signatures: (rows, latent)."""
@@ -273,7 +297,7 @@ class Factorisation(Backbone):
                 signature, block.counts, None if row_prior is None else row_prior.take(lines)
             )
             posterior = row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
-            parts.append(self._states(posterior, signature, block, kinds).to(self.weight.dtype))
+            parts.append(self.states_of(posterior, signature, block, kinds).to(self.weight.dtype))
         return RowStates.concatenate(parts)
 
     def _state_from_heads(
@@ -298,8 +322,8 @@ class Factorisation(Backbone):
         """Compute the state of a single row in numpy, as ``states_from_heads`` does."""
         signature = self.signature.of_one(known)
         mean = signature @ self.row_map.numpy()
-        if len(row.values) == 0:
-            mean = mean + self.empty_shift.numpy()
+        share = np.interp(math.log1p(len(row.values)), _LOG_MARKS, self.row_shift_shares.numpy())
+        mean = mean + share * self.row_shift.numpy()
         if row_prior is None:
             prior = FactorPrior(mean, *self._cached_numpy_prior())
         else:
@@ -339,7 +363,7 @@ class Factorisation(Backbone):
         zeros = self.trained_zeros
         return None if zeros is None else (unpack(zeros.moments.double().numpy()), float(zeros.usual_clicks))
 
-    def _states(self, posterior: RowPosterior, signature: Tensor, cells: Cells, kinds: Tensor) -> RowStates:
+    def states_of(self, posterior: RowPosterior, signature: Tensor, cells: Cells, kinds: Tensor) -> RowStates:
         """Assemble the states of rows from their posteriors; ``kinds`` (width,) belong to features."""
         states = RowStates(*self._state_parts(posterior, signature))
         if self.usual_clicks is None:
@@ -371,7 +395,7 @@ class Factorisation(Backbone):
     ) -> RowParts:
         """Decompose the factors of one row into the contributions of its observations."""
         signature = self.signature(self._backbone_cells(cells, backbone_positions))
-        usual = (self.row_map[0] + self.empty_shift).double()
+        usual = (self.row_map[0] + self.row_shift_shares[0] * self.row_shift).double()
         choice = self._prior_means(signature, cells.counts)[0].double() - usual
         metadata = torch.zeros_like(usual) if row_prior is None else row_prior.shift[0].double()
         contributions = row_contributions(

@@ -23,13 +23,13 @@ from headstart.backbones.row_posterior import (
     relative_precision,
     row_posterior,
 )
+from headstart.backbones.row_shift import fit_row_shift
 from headstart.core.clicks import ZERO_WEIGHT, count_clicks, estimate_exposure, is_click, usual_count
 from headstart.core.devices import move
 from headstart.core.types import Description, Heads
 from headstart.distributed import main_process_decides, process_group, run_in_each_process
 from headstart.errors import ModelFileError
 from headstart.files import explain_storage_error, pack_tensors, read_tensors, write_bytes
-from headstart.linalg.array_ops import jaakkola_slope, probit_scale
 from headstart.linalg.packed import (
     append_one,
     inverse,
@@ -69,10 +69,6 @@ from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
 _PROBABILITIES = 0.02, 0.98  # limits of outputs as probabilities
-
-_EMPTY_ROW_GAIN = 0.05  # share of the squared error that a prior mean of empty rows must remove
-
-_EMPTY_ROW_STEPS = 20  # of bound optimisation, to find the factors of an empty row
 
 _PART_NUMBERS = 1 << 19  # entries of the rows' matrices in a part, which stay in a processor's cache
 
@@ -123,69 +119,6 @@ def to_logistic(backbone: Factorisation) -> None:
     backbone.weight.copy_(backbone.weight / slope[:, None])
     backbone.covariance.copy_(backbone.covariance / slope[:, None] ** 2)
     backbone.relative_precision.fill_(1.0)
-
-
-@torch.no_grad()
-def fit_empty_row(backbone: Factorisation, cells: Cells) -> None:
-    """Set the prior mean of a row without observations, if the mean of all rows predicts features badly.
-
-    Where rows choose their features, features that only unusual rows observe are predicted badly for the mean
-    row. ``factors_of_means`` replace it if they lower the squared error of all observations by more than
-    ``_EMPTY_ROW_GAIN``.
-    """
-    backbone.empty_shift.zero_()
-    if backbone.usual_clicks is not None:  # rows without clicks are informative
-        return
-    counts = feature_sums(cells, cells.weighted(torch.ones_like(cells.values)))
-    means = feature_sums(cells, cells.weighted(cells.values)) / counts.clamp(min=1e-12)
-    squares = feature_sums(cells, cells.weighted(cells.values.double() ** 2)).sum()
-    centre = backbone.row_map[0].double()  # the signature of a row without observations is 1, 0, 0, …
-    factors = factors_of_means(backbone, counts, means)
-
-    def squared_error(factors: Tensor) -> float:
-        predicted = _means_at(backbone, factors)
-        return float(squares + (counts * predicted * (predicted - 2 * means)).sum())
-
-    if squared_error(factors) < (1 - _EMPTY_ROW_GAIN) * squared_error(centre):
-        backbone.empty_shift.copy_(factors - centre)
-
-
-def factors_of_means(backbone: Factorisation, counts: Tensor, means: Tensor) -> Tensor:
-    """Return the factors of one row that best predict the ``means`` of the features: (latent,).
-
-    They maximise the likelihood of ``counts`` (features,) observations of each feature, all equal to its mean
-    (features,), under the prior of rows.
-    """
-    weight, bias, logistic = _flattened_heads(backbone)
-    prior, centre = inverse(backbone.row_covariance.double()), backbone.row_map[0].double()
-    precision = counts * torch.where(logistic, 1.0, backbone.observation_precision.double())
-    factors = centre
-    for _ in range(_EMPTY_ROW_STEPS if bool(logistic.any()) else 1):  # one step is exact without a link
-        output = weight @ factors + bias
-        mean = torch.where(logistic, torch.sigmoid(output), output)
-        slope = torch.where(logistic, jaakkola_slope(output), 1.0)  # a bound: each step is an ascent
-        gradient = weight.T @ (precision * (means - mean)) - prior @ (factors - centre)
-        curvature = weight.T @ ((precision * slope)[:, None] * weight) + prior
-        factors = factors + torch.linalg.solve(curvature, gradient)
-    return factors
-
-
-def _means_at(backbone: Factorisation, factors: Tensor) -> Tensor:
-    """Return the predicted means of features at a row with uncertain ``factors`` (latent,): (features,)."""
-    weight, bias, logistic = _flattened_heads(backbone)
-    output = weight @ factors + bias
-    return torch.where(logistic, torch.sigmoid(output), output)
-
-
-def _flattened_heads(backbone: Factorisation) -> tuple[Tensor, Tensor, Tensor]:
-    """Return weights and biases of heads, and the mask of those behind a logistic link.
-
-    The uncertainty of a row without observations flattens a logistic link (``probit_scale``).
-    """
-    heads, logistic = backbone.heads, backbone.likelihood.squashes(backbone.kinds)
-    variance = heads.mean_squares().double() @ backbone.row_covariance.diagonal().double()
-    scale = torch.where(logistic, probit_scale(variance), 1.0)
-    return heads.weight.double() * scale[:, None], heads.bias.double() * scale, logistic
 
 
 Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and the sum of their weights
@@ -566,7 +499,7 @@ class FactorisationTraining:
             if turn == backbone.sweeps:
                 whiten(backbone)
                 backbone.keep_zeros()
-                fit_empty_row(backbone, cells)
+                fit_row_shift(backbone, cells, self.generator)
             if progress is not None:
                 progress.keep(self, turn)
             yield error

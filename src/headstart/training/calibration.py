@@ -58,17 +58,24 @@ class Outcome:
     weights: Tensor | None = None  # (n,): of the values; None: all 1
     # (n, parts): residuals of neighbours by which the local part moves a prediction at strength 1
     local: Tensor | None = None
+    # (n,): the unit of errors, where features have scales of their own that the model did not know; None: 1
+    unit: Tensor | None = None
 
     def at(self, values: slice | Tensor) -> Outcome:
         """Return the outcome of some ``values``, a slice or a mask (n,)."""
         weights = None if self.weights is None else self.weights[values]
         local = None if self.local is None else self.local[values]
+        unit = None if self.unit is None else self.unit[values]
         parts = (self.truth[values], self.feature[values], self.binary[values])
-        return Outcome(self.predictive.at(values), *parts, weights, local)
+        return Outcome(self.predictive.at(values), *parts, weights, local, unit)
 
     def weighted(self, numbers: Tensor) -> Tensor:
         """Multiply ``numbers`` of the values (n,) by their weights."""
         return numbers if self.weights is None else numbers * self.weights.to(numbers.dtype)
+
+    def weighted_squares(self, squares: Tensor) -> Tensor:
+        """Multiply squares or products of errors (n,) by the weights of values, in units of errors."""
+        return self.weighted(squares if self.unit is None else squares / self.unit.to(squares.dtype) ** 2)
 
     @property
     def features(self) -> int:

@@ -70,7 +70,7 @@ class FeatureErrors:
     @classmethod
     def of(cls, outcome: Outcome) -> FeatureErrors:
         """Sum the squared errors of each feature, or compute the error of its ranking of rows."""
-        squared = outcome.weighted((outcome.predictive.mean - outcome.truth) ** 2)
+        squared = outcome.weighted_squares((outcome.predictive.mean - outcome.truth) ** 2)
         features, owner = torch.unique(outcome.feature, return_inverse=True)
         counts = torch.bincount(owner, weights=None if outcome.weights is None else outcome.weights.double())
         sums = torch.bincount(owner, weights=squared.double())
@@ -327,14 +327,12 @@ def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
     others = {
         name: torch.cat([getattr(part, name) for part in parts]) for name in ("truth", "feature", "binary")
     }
-    weights = [part.weights for part in parts if part.weights is not None]
-    local = [part.local for part in parts if part.local is not None]
-    return Outcome(
-        predictive,
-        **others,
-        weights=torch.cat(weights) if weights else None,
-        local=torch.cat(local) if local else None,
-    )
+    optional = {
+        name: torch.cat(given)
+        for name in ("weights", "local", "unit")
+        if (given := [getattr(part, name) for part in parts if getattr(part, name) is not None])
+    }
+    return Outcome(predictive, **others, **optional)
 
 
 def beats(candidate: CandidateOutcomes, other: CandidateOutcomes, standard_errors: float) -> bool:
@@ -407,8 +405,8 @@ def _fit_share(outcome: Outcome, other: Outcome, *, usual: float) -> tuple[Tenso
     """Return the share of ``outcome`` with the least squared error, shrunk to ``usual``, and its weight."""
     difference = (outcome.predictive.mean - other.predictive.mean).double()
     error = (other.truth - other.predictive.mean).double()
-    weight = other.weighted(difference**2).sum().clamp(min=1e-12)
-    share = other.weighted(difference * error).sum() / weight
+    weight = other.weighted_squares(difference**2).sum().clamp(min=1e-12)
+    share = other.weighted_squares(difference * error).sum() / weight
     confidence = other.features / (other.features + SHRINKAGE_FEATURES)
     return confidence * share + (1 - confidence) * usual, weight
 

@@ -68,6 +68,7 @@ from headstart.training.table_inputs import (
     hide_scales,
     is_all_binary,
     modelled_table,
+    unknown_units,
 )
 
 CLOSED_FORM, NETWORKS = "bayes", "chn-bayes"  # the candidates
@@ -274,6 +275,7 @@ class Fold:
     tasks: Tasks  # the held-out features
     groups: Tensor  # (held-out features,): their numbers, which identify features of all folds
     knowledge: Knowledge
+    units: Tensor | None  # (held-out features,): of their errors, as in ``Outcome``
     neighbours: Neighbours | None  # None: predictions have no local part
     seed: int
     all_binary: bool
@@ -290,7 +292,11 @@ class Fold:
             rows=global_count(len(self.knowledge.states)),
         )
         return {
-            shots: replace(outcome, feature=self.groups[outcome.feature])
+            shots: replace(
+                outcome,
+                feature=self.groups[outcome.feature],
+                unit=None if self.units is None else self.units[outcome.feature],
+            )
             for shots, outcome in outcomes.items()
         }
 
@@ -553,6 +559,7 @@ class Judge:
             tasks,
             torch.from_numpy(self.groups[held_out]),
             trained.knowledge,
+            None if middle is None else move(unknown_units(batch), CPU),
             neighbours,
             recipe.random_state,
             self.all_binary,

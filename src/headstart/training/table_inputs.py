@@ -137,6 +137,21 @@ def feature_batch(table: Table, middle: Kind | None = None) -> FeatureBatch:
     )
 
 
+def unknown_units(batch: FeatureBatch) -> Tensor:
+    """Return the deviations of features whose scale is unknown, and 1 for other features: (features,).
+
+    A feature whose values are all equal has an infinite unit: its errors do not count.
+    """
+    cells = batch.cells
+    values, lines = cells.values.double(), cells.lines
+    counts = cells.counts.clamp(min=1)
+    sums = values.new_zeros(len(cells), 2).index_add_(0, lines, torch.stack([values, values**2], 1))
+    mean, square = (sums / counts[:, None]).T
+    variance = (square - mean**2).clamp(min=0)
+    units = torch.where(variance > 1e-12 * square, variance.sqrt(), torch.inf)
+    return torch.where(batch.unscaled, units, 1.0).float()
+
+
 def table_groups(table: Table) -> Tensor | None:
     """Return ``FeatureBatch.groups`` of the features of ``table``."""
     groups = table.groups
