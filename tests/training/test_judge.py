@@ -165,6 +165,16 @@ def test_features_of_all_scales_count_alike_in_the_errors_to_expect() -> None:
     assert 0.1 < errors[16] < errors[4] < 2  # in standard deviations of the features
 
 
+def test_few_reals_among_ratings_are_held_out_in_some_folds_only() -> None:
+    random = np.random.default_rng(0)
+    outputs = random.normal(size=(60, 2)) @ random.normal(size=(2, 14))
+    outputs[:, :12] = np.clip(np.round(outputs[:, :12] + 3), 1, 5)
+    names = [f"column {j}" for j in range(14)]
+    frame = pa.table({"row": [str(i) for i in range(60)], **dict(zip(names, outputs.T, strict=True))})
+    model = Headstart(quiet=True).fit(frame, row="row")
+    assert all(np.isfinite(item.error) for item in model.info.errors)
+
+
 def test_a_feature_keeps_its_name_at_every_number_of_shots() -> None:
     """Told by the values: every feature has its own."""
     table = ratings_table(40, 12)

@@ -317,7 +317,7 @@ def weighted_ndcg(scores: Tensor, truth: Tensor, weights: Tensor, lists: Tensor)
 
 
 def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
-    """Concatenate outcomes of different features."""
+    """Concatenate outcomes of different features, all with the same optional parts."""
     if len(parts) == 1:
         return parts[0]
     predictives = [part.predictive for part in parts]
@@ -328,9 +328,9 @@ def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
         name: torch.cat([getattr(part, name) for part in parts]) for name in ("truth", "feature", "binary")
     }
     optional = {
-        name: torch.cat(given)
+        name: torch.cat([getattr(part, name) for part in parts])
         for name in ("weights", "local", "unit")
-        if (given := [getattr(part, name) for part in parts if getattr(part, name) is not None])
+        if getattr(parts[0], name) is not None
     }
     return Outcome(predictive, **others, **optional)
 

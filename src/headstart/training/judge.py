@@ -275,7 +275,7 @@ class Fold:
     tasks: Tasks  # the held-out features
     groups: Tensor  # (held-out features,): their numbers, which identify features of all folds
     knowledge: Knowledge
-    units: Tensor | None  # (held-out features,): of their errors, as in ``Outcome``
+    units: Tensor  # (held-out features,): of their errors, as in ``Outcome``
     neighbours: Neighbours | None  # None: predictions have no local part
     seed: int
     all_binary: bool
@@ -295,7 +295,7 @@ class Fold:
             shots: replace(
                 outcome,
                 feature=self.groups[outcome.feature],
-                unit=None if self.units is None else self.units[outcome.feature],
+                unit=self.units[outcome.feature],
             )
             for shots, outcome in outcomes.items()
         }
@@ -559,7 +559,7 @@ class Judge:
             tasks,
             torch.from_numpy(self.groups[held_out]),
             trained.knowledge,
-            None if middle is None else move(unknown_units(batch), CPU),
+            move(unknown_units(batch), CPU),
             neighbours,
             recipe.random_state,
             self.all_binary,
