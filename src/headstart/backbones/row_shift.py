@@ -1,8 +1,8 @@
 """The prior mean of rows with few observations, for the factorisation.
 
 Where rows choose the features that they observe, an observed value is not that of the mean row: users rate
-the films they like, and late weeks are observed only for songs that stayed in the charts. So the prior mean of
-rows with few observations is shifted to the factors that predict the observed means of features.
+the films they like, and late weeks are observed only for songs that stayed in the charts. So the prior mean
+of rows with few observations is shifted to the factors that predict the observed means of features.
 """
 
 from __future__ import annotations
