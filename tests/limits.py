@@ -43,8 +43,7 @@ _PLACES = {
     "noise_observations": "adapters.head_prior:_NOISE_OBSERVATIONS",
     # training
     "judge_folds": "training.judge:_MAX_FOLDS",
-    "blend_prior_features": "training.comparison:SHRINKAGE_FEATURES",
-    "calibration_prior_features": "training.calibration:_SHRINKAGE_FEATURES",
+    "shrinkage_features": "training.calibration:SHRINKAGE_FEATURES",
     "cross_fit_rounds": "training.cross_fitted_heads:_ROUNDS",
     "cross_fit_folds": "training.episodes:MOST_FOLDS",
     "cross_fit_numbers": "training.episodes:MOST_STATES",

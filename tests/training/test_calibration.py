@@ -68,7 +68,7 @@ def measured(adapter: Adapter, knowledge: Knowledge, batch: FeatureBatch) -> Cal
 @pytest.mark.parametrize("shape", ["normal", "heavy", "skewed"])
 @pytest.mark.parametrize("much", [0.4, 1.0, 3.0])
 def test_intervals_of_every_level_come_to_hold_what_they_say(shape: str, much: float, limits: Limits) -> None:
-    limits(calibration_prior_features=0)  # as if features were without number
+    limits(shrinkage_features=0)  # as if features were without number
     random = np.random.default_rng(0)
     size = (30, ROWS)
     drawn = {
@@ -193,7 +193,7 @@ def test_probabilities_are_put_right(slope: float, shift: float, number: bool, l
     assert float(drawn.slopes[0]) == pytest.approx(slope**0.8, rel=0.1)  # 40 features are believed 40 / 50
     assert float(drawn.shifts[0]) == pytest.approx(0.8 * shift, abs=0.06)
     assert torch.equal(drawn.slopes[:1], drawn.slopes[1:])  # what was measured last still holds
-    limits(calibration_prior_features=0)
+    limits(shrinkage_features=0)
     found = Calibration.fit({0: outcome}, marks, by_level=True)
     assert float(found.slopes[0]) == pytest.approx(slope, rel=0.06)
     assert float(found.shifts[0]) == pytest.approx(shift, abs=0.06)
@@ -340,7 +340,7 @@ def test_probabilities_of_clicks_are_put_right(slope: float, shift: float) -> No
 
 def test_known_features_are_calibrated_on_held_out_rows(limits: Limits) -> None:
     """Intervals of each level contain their share, given the factors of the features' shots."""
-    limits(calibration_prior_features=0)
+    limits(shrinkage_features=0)
     random = np.random.default_rng(0)
     count, kinds = 20_000, torch.full((20_000,), KindType.REAL)
     shots = torch.from_numpy(random.choice([0, 4], count))

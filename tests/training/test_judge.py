@@ -359,7 +359,7 @@ def test_networks_are_judged_where_there_are_many_features(
     limits(meta_training_features=14)
     if large:
         limits(one_training_observations=0)
-    limits(network_margin=margin, blend_prior_features=1e9)  # else networks may get no share at all
+    limits(network_margin=margin, shrinkage_features=1e9)  # else networks may get no share at all
     limits(judge_folds=1, local_harm=-np.inf)  # is enough here, without a local part
     table, recipe = make(), Recipe(metatraining={"epochs": 1, "validation_share": 0.3})
     trained, _, judgement = train_best(table, np.arange(14), recipe, reporter=QUIET, checkpoint=nowhere)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from headstart.core.types import interpolate_shots
 from headstart.table.kinds import KindType
 from headstart.table.margins import VALUE_TYPES
 
-_SHRINKAGE_FEATURES = 10  # number of held-out features at which a correction is shrunk by half
+SHRINKAGE_FEATURES = 10  # number of features at which an estimate is shrunk by half
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the calibrated intervals
 
@@ -81,6 +81,17 @@ class Outcome:
     def features(self) -> int:
         """The number of features."""
         return len(torch.unique(self.feature))
+
+    @property
+    def ratios(self) -> Tensor:
+        """The absolute errors in standard deviations: (n,)."""
+        return (self.predictive.mean - self.truth).abs() / self.predictive.std
+
+    def numeric_kinds(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield each kind whose values have intervals, not probabilities, with the mask of its values."""
+        kinds = self.predictive.kinds
+        for kind in set(kinds[~self.binary].tolist()) - {int(KindType.CLICK)}:
+            yield kind, (kinds == kind) & ~self.binary
 
 
 @dataclass(frozen=True)
@@ -151,13 +162,9 @@ class Calibration:
             outcome = outcomes.get(shots)
             if outcome is None:
                 continue
-            kinds = outcome.predictive.kinds
-            share = outcome.features / (outcome.features + _SHRINKAGE_FEATURES)
-            ratios = (outcome.predictive.mean - outcome.truth).abs() / outcome.predictive.std
-            for kind in set(kinds[~outcome.binary].tolist()) - {int(KindType.CLICK)}:
-                of_kind = (kinds == kind) & ~outcome.binary
-                kind_ratios = ratios[of_kind]
-                weights = None if outcome.weights is None else outcome.weights[of_kind]
+            share, ratios = shrinkage(outcome.features), outcome.ratios
+            for kind, of_kind in outcome.numeric_kinds():
+                kind_ratios, weights = ratios[of_kind], outcome.at(of_kind).weights
                 calibration.factors[kind, column:] = (
                     _interval_factors(kind_ratios, share, weights)
                     if by_level
@@ -168,11 +175,11 @@ class Calibration:
                 logits = calibration.logits(of_binary.predictive.mean, of_binary.predictive.std)
                 slope, shift = _platt(logits, of_binary.truth, share, of_binary.weights)
                 calibration.slopes[column:], calibration.shifts[column:] = slope, shift
-            clicks = is_click(kinds)
+            clicks = is_click(outcome.predictive.kinds)
             if bool(clicks.any()):
-                weights = None if outcome.weights is None else outcome.weights[clicks]
+                of_clicks = outcome.at(clicks)
                 slope, shift, least = _click_terms(
-                    outcome.predictive.mean[clicks], outcome.truth[clicks], share, weights
+                    of_clicks.predictive.mean, of_clicks.truth, share, of_clicks.weights
                 )
                 calibration.click_least[column:] = least
                 calibration.click_slopes[column:], calibration.click_shifts[column:] = slope, shift
@@ -181,16 +188,13 @@ class Calibration:
     @torch.no_grad()
     def fit_known(self, rows: RowOutcomes) -> Calibration:
         """Return the calibration with a correction of known features, estimated on held-out rows."""
-        outcome, shots = rows.outcome, rows.shots
-        kinds, factors = outcome.predictive.kinds, self.known_factors.clone()
-        share = outcome.features / (outcome.features + _SHRINKAGE_FEATURES)
-        ratios = (outcome.predictive.mean - outcome.truth).abs() / outcome.predictive.std
-        for kind in set(kinds[~outcome.binary].tolist()) - {int(KindType.CLICK)}:
-            of_kind = (kinds == kind) & ~outcome.binary
-            weights = None if outcome.weights is None else outcome.weights[of_kind]
-            current = self.factor(shots[of_kind], kinds[of_kind])  # (n, levels)
+        outcome, factors = rows.outcome, self.known_factors.clone()
+        share, ratios = shrinkage(outcome.features), outcome.ratios
+        for kind, of_kind in outcome.numeric_kinds():
+            part = outcome.at(of_kind)
+            current = self.factor(rows.shots[of_kind], part.predictive.kinds)  # (n, levels)
             for level in range(len(LEVELS)):
-                by_level = _interval_factors(ratios[of_kind] / current[:, level], share, weights)
+                by_level = _interval_factors(ratios[of_kind] / current[:, level], share, part.weights)
                 factors[kind, level] = by_level[level]
         return replace(self, known_factors=factors)
 
@@ -276,6 +280,15 @@ class Calibration:
         return slope, shift, least
 
 
+def shrinkage(features: int) -> float:
+    """Return the weight of an estimate from some ``features``; the rest is the weight of its usual value.
+
+    >>> shrinkage(10)
+    0.5
+    """
+    return features / (features + SHRINKAGE_FEATURES)
+
+
 def _logit_edge(outcome: Outcome) -> float:
     """Return the edge of the logits of binary values, which are probabilities or numbers."""
     numbers = outcome.binary & (outcome.predictive.kinds != KindType.BINARY)
@@ -285,7 +298,7 @@ def _logit_edge(outcome: Outcome) -> float:
     return max(_EDGE, _EDGE_SHARE * min(share, 1 - share))
 
 
-def _interval_factors(ratios: Tensor, share: float, weights: Tensor | None = None) -> Tensor:
+def _interval_factors(ratios: Tensor, share: float, weights: Tensor | None) -> Tensor:
     """Return factors of the intervals with which each level contains its fraction of errors: (levels,).
 
     ``ratios`` (n,) are absolute errors in standard deviations, ``weights`` (n,) their weights in the

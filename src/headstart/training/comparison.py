@@ -28,12 +28,10 @@ from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Knowledge
 from headstart.core.value_references import RowColumnMeans
 from headstart.table.cells import Cells, offsets
 from headstart.table.kinds import KindType
-from headstart.training.calibration import Outcome, RowOutcomes
+from headstart.training.calibration import Outcome, RowOutcomes, shrinkage
 from headstart.training.episodes import Episode, Tasks, random_ranks
 from headstart.training.known_neighbours import fit_known_weights
 from headstart.training.meta_training import validation_episodes
-
-SHRINKAGE_FEATURES = 10  # number of features at which an estimated share or strength is shrunk by half
 
 _CELLS_AT_ONCE = 2**18  # observations of the episodes that are predicted together
 
@@ -407,7 +405,7 @@ def _fit_share(outcome: Outcome, other: Outcome, *, usual: float) -> tuple[Tenso
     error = (other.truth - other.predictive.mean).double()
     weight = other.weighted_squares(difference**2).sum().clamp(min=1e-12)
     share = other.weighted_squares(difference * error).sum() / weight
-    confidence = other.features / (other.features + SHRINKAGE_FEATURES)
+    confidence = shrinkage(other.features)
     return confidence * share + (1 - confidence) * usual, weight
 
 

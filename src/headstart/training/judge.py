@@ -33,9 +33,8 @@ from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
-from headstart.training.calibration import Calibration, Outcome, RowOutcomes
+from headstart.training.calibration import Calibration, Outcome, RowOutcomes, shrinkage
 from headstart.training.comparison import (
-    SHRINKAGE_FEATURES,
     CandidateOutcomes,
     FeatureErrors,
     Verdict,
@@ -170,7 +169,7 @@ def train_best(
     judge = Judge(table, features, reporter, checkpoint, device)
     many = len(features) >= MIN_FEATURES_TO_META_TRAIN and not judge.has_clicks
     large = global_count(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
-    judge_in_training = many and large and not bool((table.kinds.types[features] == KindType.REAL).any())
+    judge_in_training = many and large and not judge.has_reals
     choice = None
     if not judge_in_training or judge.all_binary:  # a link must be chosen before the final training
         choice = judge.choose(recipe, networks=many and not judge_in_training)
@@ -185,16 +184,14 @@ def train_best(
         checkpoint=checkpoint,
         device=device,
     )
-    if judge_in_training or choice is None:
+    if choice is None or judge_in_training:
         trained, judgement = _train_and_choose(trainer, table, features)
-        keep = choice is not None and choice.is_adjusted and trained.adapter.config.name == CLOSED_FORM
+        applies = choice is not None and choice.is_adjusted and trained.adapter.config.name == CLOSED_FORM
     else:
         calibrate = choice.calibration is None
-        trained, keep = trainer.train(choice.adapter, "adapter", {}, calibrate=calibrate), True
-    if choice is not None and keep:  # the closed form of the final training is the one that was judged
-        calibration = choice.calibration or trained.calibration
-        trained, judgement = replace(trained, calibration=calibration, local=choice.local), choice.judgement
-        choice.apply(trained.adapter)
+        trained, applies = trainer.train(choice.adapter, "adapter", {}, calibrate=calibrate), True
+    if choice is not None and applies:  # the adapter of the final training is the one that was judged
+        trained, judgement = choice.apply(trained), choice.judgement
     if trained.adapter.config.name == CLOSED_FORM:
         strength = fit_level_strength(
             table,
@@ -259,12 +256,14 @@ class Choice:
         """Whether the adapter gets a local part, a shrunk mean head, or shares of known heads."""
         return self.local is not None or self.shrinks_mean or self.known_heads is not None
 
-    def apply(self, adapter: Adapter) -> None:
-        """Apply the choice to a trained adapter."""
+    def apply(self, trained: TrainedAdapter) -> TrainedAdapter:
+        """Adjust a trained adapter; return it with the local part and, if there is one, the calibration."""
+        adapter = trained.adapter
         if self.shrinks_mean:
             adapter.shrink_mean_head()
         if adapter.mixes_known_heads:  # the final training may have set other shares
             adapter.set_known_head_shares(0.0 if self.known_heads is None else self.known_heads)
+        return replace(trained, calibration=self.calibration or trained.calibration, local=self.local)
 
 
 @dataclass(frozen=True)
@@ -378,8 +377,9 @@ class Judge:
         self.folds = draw_folds(features, 0, self.groups[features])
         self.all_binary = is_all_binary(table)
         self.means_apply = means_apply(table, features)
-        # Only the closed form reads zeros.
-        self.has_clicks = bool((table.kinds.types[features] == KindType.CLICK).any())
+        types = table.kinds.types[features]
+        self.has_reals = bool((types == KindType.REAL).any())
+        self.has_clicks = bool((types == KindType.CLICK).any())  # only the closed form reads their zeros
 
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table.
@@ -408,7 +408,7 @@ class Judge:
         shrinks_mean = False
         if adapter.name == CLOSED_FORM:
             trained.shrink_mean_heads()
-            shrunk = _with_local_parts(trained.predict(CLOSED_FORM), candidates[chosen])
+            shrunk = _with_local_of(trained.predict(CLOSED_FORM), candidates[chosen])
             shrinks_mean = beats(shrunk, candidates[chosen], 0.0)
             if shrinks_mean:
                 chosen = f"{chosen}, shrunk to row means"
@@ -468,7 +468,7 @@ class Judge:
         """Return the recipe with a noise of each real feature; None if there is nothing to choose."""
         if recipe.backbone.estimates_noise_by_feature is not None:
             return None
-        if not bool((self.table.kinds.types[self.features] == KindType.REAL).any()):
+        if not self.has_reals:
             return None
         return recipe.revised(backbone=recipe.backbone.with_noise_by_feature())
 
@@ -529,59 +529,73 @@ class Judge:
         If ``local_rows``, the outcomes at rows have the local parts of known features. If ``means``, row and
         column means predict the features, too.
         """
-        held_out, recipe = self.folds[number], self.delivered_recipe(recipe)
-        table, rows, others = self._hide(number)
-        noise = ["noise"] if recipe.backbone.estimates_noise_by_feature else []
+        recipe = self.delivered_recipe(recipe)
+        table, hidden_rows, others = self._hide(number)
+        trained = self._train_fold(recipe, adapters, number, table, others)
+        fold = self._fold(recipe, number, table, others, trained)
+        known = modelled_table(table, recipe.binary_link).with_features(others)
+        rows = None
+        if hidden_rows is not None:
+            new = modelled_table(replace(hidden_rows, kinds=table.kinds), recipe.binary_link)
+            rows = predict_held_out_rows(
+                fold.adapters[CLOSED_FORM],
+                trained.backbone,
+                trained.knowledge,
+                move(feature_batch(known), self.device),
+                move(new.with_features(others).cells(), self.device),
+                seed=recipe.random_state,
+                all_binary=self.all_binary,
+                neighbours=fold.neighbours if local_rows else None,
+            )
+        errors = score_means(known.cells(), fold.tasks, seed=recipe.random_state) if means else None
+        return FoldOutcomes(fold, {name: fold.predict(name) for name in fold.adapters}, rows, errors)
+
+    def _train_fold(
+        self,
+        recipe: Recipe,
+        adapters: tuple[AdapterConfig, ...],
+        number: int,
+        table: Table,
+        others: NDArray[np.int64],
+    ) -> TrainedParts:
+        """Train adapters on the features ``others`` of the ``table`` of a fold."""
         names = [adapter.name for adapter in adapters]
-        part = "-".join(["judge", *names, recipe.binary_link, *noise, str(number)])
-        trained = train(
+        noise = ["noise"] if recipe.backbone.estimates_noise_by_feature else []
+        prefix = "-".join(["judge", *names, recipe.binary_link, *noise, str(number)])
+        return train(
             table,
             others,
             others,
             recipe,
-            {adapter.name: adapter for adapter in adapters},
+            dict(zip(names, adapters, strict=True)),
             reporter=self.reporter,
-            checkpoint=lambda name: self.checkpoint(f"{part}-{name}"),
+            checkpoint=lambda name: self.checkpoint(f"{prefix}-{name}"),
             device=self.device,
             calibrate=False,
         )
-        middle = table.kinds.take(others).middle_real()
-        modelled = modelled_table(table, recipe.binary_link)
-        batch = move(feature_batch(modelled.with_features(held_out), middle), self.device)
+
+    def _fold(
+        self, recipe: Recipe, number: int, table: Table, others: NDArray[np.int64], trained: TrainedParts
+    ) -> Fold:
+        """Return the fold with the parts that were trained on ``others``, and its held-out features."""
+        held_out, knowledge = self.folds[number], trained.knowledge
+        modelled = modelled_table(table, recipe.binary_link).with_features(held_out)
+        batch = move(feature_batch(modelled, table.kinds.take(others).middle_real()), self.device)
         with compute_on(self.device):
-            tasks = disjoint_tasks(batch, trained.knowledge)
+            tasks = disjoint_tasks(batch, knowledge)
         # Several processes have the residuals of some rows each: their models have no local part. Clicks have
         # none, because the residuals of zeros are not stored.
         has_local_parts = process_group().is_single and not self.has_clicks
-        neighbours = neighbours_of(trained.knowledge) if has_local_parts else None
-        fold = Fold(
+        return Fold(
             {name: candidate.adapter for name, candidate in trained.adapters.items()},
             tasks,
             torch.from_numpy(self.groups[held_out]),
-            trained.knowledge,
+            knowledge,
             move(unknown_units(batch), CPU),
-            neighbours,
+            neighbours_of(knowledge) if has_local_parts else None,
             recipe.random_state,
             self.all_binary,
         )
-        outcomes = {name: fold.predict(name) for name in trained.adapters}
-        row_outcomes = None
-        if rows is not None:
-            new_rows = modelled_table(replace(rows, kinds=table.kinds), recipe.binary_link)
-            row_outcomes = predict_held_out_rows(
-                fold.adapters[CLOSED_FORM],
-                trained.backbone,
-                trained.knowledge,
-                move(feature_batch(modelled.with_features(others)), self.device),
-                move(new_rows.with_features(others).cells(), self.device),
-                seed=recipe.random_state,
-                all_binary=self.all_binary,
-                neighbours=neighbours if local_rows else None,
-            )
-        errors = None
-        if means:
-            errors = score_means(modelled.with_features(others).cells(), tasks, seed=recipe.random_state)
-        return FoldOutcomes(fold, outcomes, row_outcomes, errors)
 
     def _hide(self, number: int) -> tuple[Table, Table | None, NDArray[np.int64]]:
         """Hide the features of a fold, and some rows if one process has all of them.
@@ -598,8 +612,11 @@ class Judge:
         return hide_scales(table, others), rows, others
 
 
-def _with_local_parts(candidate: CandidateOutcomes, other: CandidateOutcomes) -> CandidateOutcomes:
-    """Return the outcomes of ``candidate`` with the local parts of ``other``, which hardly differ."""
+def _with_local_of(candidate: CandidateOutcomes, other: CandidateOutcomes) -> CandidateOutcomes:
+    """Return the outcomes of ``candidate`` with the local parts of ``other``.
+
+    Its own are nearly the same, and would take long to compute.
+    """
     return CandidateOutcomes(
         {
             shots: replace(outcome, local=other.outcomes[shots].local)
@@ -662,12 +679,12 @@ def fit_known_head_shares(
         than ``_KNOWN_HEADS_MARGIN`` standard errors of the difference: then they are 0.
     """
     set_shares(1.0)
-    resembling, plain = predict(), _with_local(candidate)
-    shares = _shares_at_shots(_with_local(resembling), plain)
+    resembling, plain = predict(), _apply_local(candidate)
+    shares = _shares_at_shots(_apply_local(resembling), plain)
     blended = CandidateOutcomes(
         {k: blend(resembling.outcomes[k], candidate.outcomes[k], share) for k, share in shares.items()}
     )
-    helps = beats(_with_local(blended), plain, _KNOWN_HEADS_MARGIN)
+    helps = beats(_apply_local(blended), plain, _KNOWN_HEADS_MARGIN)
     at_marks = torch.tensor(_at_all_shots(shares, shares) if helps else _at_all_shots({}, ()))
     set_shares(at_marks)
     return (at_marks, blended) if helps else None
@@ -680,8 +697,8 @@ def _shares_at_shots(candidate: CandidateOutcomes, other: CandidateOutcomes) -> 
     return dict(zip(shots, shares, strict=True))
 
 
-def _with_local(candidate: CandidateOutcomes) -> CandidateOutcomes:
-    """Return the outcomes with their local part, if it helps."""
+def _apply_local(candidate: CandidateOutcomes) -> CandidateOutcomes:
+    """Return the outcomes moved by their local part if this lowers their error, otherwise unchanged."""
     strengths_and_outcomes = fit_local_strengths(candidate)
     return candidate if strengths_and_outcomes is None else strengths_and_outcomes[1]
 
@@ -799,7 +816,7 @@ def _best_strength(products: Tensor) -> float:
     """
     features, (product, square) = len(products), map(float, products.sum(0))
     strength = product / max(square, 1e-12)
-    return min(max(strength, 0.0), _MOST_STRENGTH) * features / (features + SHRINKAGE_FEATURES)
+    return min(max(strength, 0.0), _MOST_STRENGTH) * shrinkage(features)
 
 
 def _similar_products(outcome: Outcome) -> tuple[Tensor, Tensor]:
