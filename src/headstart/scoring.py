@@ -590,8 +590,7 @@ class Question(Config):
             name = "top" if self.top is not None else "features"
             raise InputError(
                 f"{option_name('pairs')} names the cells to predict, so that {option_name(name)} has no "
-                "meaning; "
-                f"give {option_name('rows')} instead, or leave out {option_name(name)}"
+                f"meaning; give {option_name('rows')} instead, or leave out {option_name(name)}"
             )
         slots = np.array(
             state.feature_store.slots(self.features or ()), dtype=np.int64

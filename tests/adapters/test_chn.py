@@ -149,9 +149,10 @@ def test_a_head_with_hidden_units_predicts_as_its_network(tiny: Callable[..., Ti
     predictive = predict_cells(
         heads, states, world.batch.cells, world.batch.kinds, world.knowledge.likelihood
     )
-    position = 0
+    position, described = 0, adapter._describe(world.batch)
+    contexts = adapter.context_vector(world.batch, states, described)
     for n in range(len(world.batch)):
-        pairs = [adapter.context_vector(world.batch, states)[n], adapter._describe(world.batch)[n]]
+        pairs = [contexts[n], described[n]]
         theta = adapter.net(torch.cat(pairs))
         weight, bias, inner, outer = theta[:5], theta[5], theta[6 : 6 + 3 * 6].view(3, 6), theta[-3:]
         for row, _ in world.context(n):
@@ -207,10 +208,11 @@ def test_past_the_shots_it_was_trained_on_the_sum_stays_in_range(tiny: Callable[
     """Seeing every observation of a full context again and again changes nothing past ``max_shots``."""
     world = tiny(new=(KindType.RATING,), shots=(4,))
     adapter = build_adapter(SMALL.revised(max_shots=4), world.knowledge)
-    once = adapter.context_vector(world.batch, world.knowledge.states)
+    described = adapter._describe(world.batch)
+    once = adapter.context_vector(world.batch, world.knowledge.states, described)
     cells = world.batch.cells
     fold = Cells(cells.indptr * 25, cells.index.repeat(25), cells.values.repeat(25), cells.width)
-    often = adapter.context_vector(world.batch.observing(fold), world.knowledge.states)
+    often = adapter.context_vector(world.batch.observing(fold), world.knowledge.states, described)
     torch.testing.assert_close(once, often, rtol=1e-4, atol=1e-5)
 
 

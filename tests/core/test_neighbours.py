@@ -10,13 +10,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array, vstack
 from tests.limits import Limits
-from tests.oracles.neighbours import (
-    inputs_of,
-    posterior_of,
-    prior_variance_of,
-    residuals_of,
-    similarity_of,
-)
+from tests.oracles.neighbours import inputs_of, posterior_of, prior_variance_of, residuals_of, similarity_of
 
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.local_prior import INPUTS, LocalPrior, posterior_weights, relative_variance, shared_layers

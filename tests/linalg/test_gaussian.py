@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from headstart.linalg.gaussian import (
-    ContextSums,
-    condition_on_rows,
-    condition_on_sums,
-    mix,
-    unpack_sums,
-)
+from headstart.linalg.gaussian import ContextSums, condition_on_rows, condition_on_sums, mix, unpack_sums
 
 SIZE = 4
 Array = NDArray[np.float64]

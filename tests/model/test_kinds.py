@@ -17,10 +17,7 @@ from headstart.errors import InputError, UnknownNameError
 from headstart.model.cell_predictions import predict_one_cell, predict_pairs
 from headstart.model.prediction import fewest_levels, level_ratios
 from headstart.table import Kinds, Names
-from headstart.table.margins import (
-    likely_shift,
-    normal_scores,
-)
+from headstart.table.margins import likely_shift, normal_scores
 
 ROWS, FEATURES = 60, 8
 NAMES = [f"u{i:02}" for i in range(ROWS)]

@@ -153,7 +153,7 @@ class ContextualHypernetwork(Adapter):
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Compute heads by one forward pass."""
         described = self._describe(batch)
-        parameters = self.net(torch.cat([self._encode_context(batch, states, described), described], dim=1))
+        parameters = self.net(torch.cat([self.context_vector(batch, states, described), described], dim=1))
         width, units = states.activation.shape[1], self.config.head_units
         weight, bias, hidden, outer = torch.split(parameters, self._sizes(width), dim=1)
         if units == 0:
@@ -162,17 +162,16 @@ class ContextualHypernetwork(Adapter):
             weight, bias[:, 0], hidden=hidden.reshape(len(batch), units, width + 1), outer=outer
         )
 
-    def context_vector(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """Compute c = g(Σ f([z, x])): (features, encoding)."""
-        return self._encode_context(batch, states, self._describe(batch))
-
     def _sizes(self, width: int) -> list[int]:
         """Return the numbers of parameters of a head on activations of ``width``: of w, b, U and v."""
         units = self.config.head_units
         return [width, 1, units * (width + 1), units]
 
-    def _encode_context(self, batch: FeatureBatch, states: RowStates, described: Tensor) -> Tensor:
-        """Compute ``context_vector`` with the encoded metadata ``described`` (features, …)."""
+    def context_vector(self, batch: FeatureBatch, states: RowStates, described: Tensor) -> Tensor:
+        """Compute c = g(Σ f([z, x])): (features, encoding).
+
+        Attention also reads ``described`` (features, …), the encoded metadata.
+        """
         cells, aggregation = batch.cells, self.config.aggregation
         shots = cells.weighted_counts.to(states.code.dtype)[:, None]
         if aggregation == "sum":

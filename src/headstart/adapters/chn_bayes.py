@@ -95,9 +95,7 @@ class CHNBayes(ClosedFormAdapter):
         inputs = config.encoding + (config.metadata_encoding if columns else 0)
         self.net = mlp([inputs, 2 * config.hidden, self.prior.size])
         self.dropout = SharedDropout(config.dropout)
-        self.prior_std: (
-            Tensor  # (size,): s, the unit of the hypernetwork's outputs: prior standard deviations
-        )
+        self.prior_std: Tensor  # (size,): s, the prior standard deviations, units of the networks' outputs
         self.register_buffer("prior_std", torch.ones(self.prior.size))
         self.partner = BayesHead(BayesConfig(), knowledge) if config.blend else None
         self.shares: Tensor  # weights of the hypernetwork's head in the blend, at VALIDATION_SHOTS

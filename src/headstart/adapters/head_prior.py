@@ -26,13 +26,7 @@ from headstart.core.types import (
     spline_terms,
 )
 from headstart.linalg.array_ops import A, Array, namespace, to_dtype_of, to_library_of
-from headstart.linalg.packed import (
-    append_one,
-    make_positive_definite,
-    outer_products,
-    trace_weights,
-    unpack,
-)
+from headstart.linalg.packed import append_one, make_positive_definite, outer_products, trace_weights, unpack
 from headstart.linalg.ragged import column_sums, line_blocks, sampled_products
 from headstart.linalg.ridge import LooRidge, make_groups, predict_heads, reliability
 from headstart.linalg.row_sharded import (

@@ -24,19 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from headstart.adapters.head_prior import HeadPrior
-from headstart.core.types import (
-    VALIDATION_SHOTS,
-    Heads,
-    Knowledge,
-    interpolate_at_shots,
-)
-from headstart.linalg.array_ops import (
-    Numbers,
-    logarithm,
-    namespace,
-    softmax,
-    solve_lower,
-)
+from headstart.core.types import VALIDATION_SHOTS, Heads, Knowledge, interpolate_at_shots
+from headstart.linalg.array_ops import Numbers, logarithm, namespace, softmax, solve_lower
 from headstart.linalg.gaussian import ContextSums, Posterior, condition_components, mix, mix_moments, temper
 
 MOST_KNOWN_HEADS = 256  # the known features with the most observations

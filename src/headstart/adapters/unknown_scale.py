@@ -208,9 +208,8 @@ class ScalePrior(nn.Module):
         aa, ae, ee = (sum_basis(diagonal * product) for product in (predicted**2, predicted * rest, rest**2))
         offset = basis.offset[:, :, None]
         centre_determinant = 1 + centre_variance_ratio * uu
-        centre_variance = (
-            centre_variance_ratio / centre_determinant
-        )  # g: M⁻¹ = D − g·D·u·uᵀ·D, with the centre unknown
+        # g: M⁻¹ = D − g·D·u·uᵀ·D, with the centre unknown
+        centre_variance = centre_variance_ratio / centre_determinant
         # yᵀM⁻¹y, aᵀM⁻¹y and 1 + aᵀM⁻¹a, of y = offset·u + e.
         values_squared = (offset**2 * uu + 2 * offset * ue) / centre_determinant
         values_squared = values_squared + ee - centre_variance * ue**2

@@ -30,23 +30,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.core.clicks import (
-    count_clicks,
-    estimate_exposure,
-    is_click,
-    weigh_click_values,
-    weigh_clicks,
-)
+from headstart.core.clicks import count_clicks, estimate_exposure, is_click, weigh_click_values, weigh_clicks
 from headstart.core.types import Heads, OneRow
 from headstart.linalg import packed
 from headstart.linalg.array_ops import Array, at_least, jaakkola_slope, namespace
 from headstart.linalg.packed import append_one, outer_products, unpack
-from headstart.linalg.ragged import (
-    column_sums,
-    sampled_products,
-    segment_sum,
-    segment_weighted_sum,
-)
+from headstart.linalg.ragged import column_sums, sampled_products, segment_sum, segment_weighted_sum
 from headstart.linalg.row_sharded import second_moment
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType

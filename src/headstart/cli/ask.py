@@ -233,29 +233,66 @@ def _join_rankings(owner: str, rankings: list[Any]) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-Engine = Annotated[
-    str | None,
-    typer.Option(
-        help="local or ray (several processes or machines): write a folder of Parquet files, part by part."
-    ),
-]
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """How to write a folder of predictions, part by part."""
 
-Pairs = Annotated[
-    Path | None,
-    typer.Option(help="CSV or Parquet file, or folder of Parquet files, of the cells to predict."),
-]
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="local or ray (several processes or machines): write a folder of Parquet files, part by "
+            "part."
+        ),
+    ] = None
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help="CSV or Parquet file, or folder of Parquet files, of the cells to predict."),
+    ] = None
+    top: Annotated[
+        int | None, typer.Option(help="Number of features to write for each row, the best ones.", min=1)
+    ] = None
+    by: By = "mean"
+    include_observed: IncludeObserved = False
+    mixed_kinds: MixedKinds = False
+    workers: Annotated[int | None, typer.Option(help="Number of Ray workers.", min=1)] = None
+    partition_size: Annotated[
+        int | None, typer.Option(help="Largest number of records (rows or cells) in one file.", min=1)
+    ] = None
+    device: Annotated[str | None, typer.Option(help="Where predictions are computed: cpu or cuda.")] = None
 
-Top = Annotated[
-    int | None, typer.Option(help="Number of features to write for each row, the best ones.", min=1)
-]
+    def require_unused(self) -> None:
+        """Raise an error for the first option that needs ``--engine``."""
+        used = {
+            "--pairs": self.pairs is not None,
+            "--top": self.top is not None,
+            "--workers": self.workers is not None,
+            "--device": self.device is not None,
+            "--partition-size": self.partition_size is not None,
+            "--by": self.by != "mean",
+            "--include-observed": self.include_observed,
+            "--mixed-kinds": self.mixed_kinds,
+        }
+        _require_unused(used, "{option} needs --engine local or --engine ray, which write a folder of files")
 
-Workers = Annotated[int | None, typer.Option(help="Number of Ray workers.", min=1)]
-
-Device = Annotated[str | None, typer.Option(help="Where predictions are computed: cpu or cuda.")]
-
-PartitionSize = Annotated[
-    int | None, typer.Option(help="Largest number of records (rows or cells) in one file.", min=1)
-]
+    def arguments(self, new: NewRowOptions) -> dict[str, Any]:
+        """Return arguments of ``score``; the columns and the format of records are those of ``new``."""
+        unread = {"--decimal": new.text.decimal is not None, "--missing": new.text.missing is not None}
+        _require_unused(unread, "{option} has no meaning for names of rows and features; leave it out")
+        return {
+            "top": self.top,
+            "by": self.by,
+            "exclude_observed": not self.include_observed,
+            "mixed_kinds": self.mixed_kinds,
+            "pairs": self.pairs,
+            "row": new.columns.row,
+            "feature": new.columns.feature,
+            "separator": new.text.separator,
+            "encoding": new.text.encoding,
+            "engine": self.engine,
+            "workers": self.workers,
+            "partition_size": self.partition_size,
+            "device": self.device,
+        }
 
 
 def predict(
@@ -277,15 +314,7 @@ def predict(
     keep_observed: Annotated[
         bool, typer.Option("--keep-observed", help="With --form wide, write observed values in their cells.")
     ] = False,
-    engine: Engine = None,
-    pairs: Pairs = None,
-    top: Top = None,
-    by: By = "mean",
-    include_observed: IncludeObserved = False,
-    mixed_kinds: MixedKinds = False,
-    workers: Workers = None,
-    partition_size: PartitionSize = None,
-    device: Device = None,
+    engine: EngineOptions,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Write the probability of every label instead.")
     ] = False,
@@ -306,8 +335,7 @@ def predict(
         raise InputError(f"--form must be long or wide; got {form!r}")
     if keep_observed and form == "long":
         raise InputError("--keep-observed needs --form wide")
-    ranking = {"by": by, "exclude_observed": not include_observed, "mixed_kinds": mixed_kinds}
-    if engine is not None:
+    if engine.engine is not None:
         refused = {
             "--format": output.format is not None,
             "--new-rows": new.new_rows is not None,
@@ -315,37 +343,9 @@ def predict(
             "--probabilities": probabilities,
         }
         _require_unused(refused, "--engine takes no {option}")
-        unread = {"--decimal": new.text.decimal is not None, "--missing": new.text.missing is not None}
-        _require_unused(unread, "{option} has no meaning for names of rows and features; leave it out")
-        settings = {
-            "top": top,
-            "level": level,
-            **ranking,
-            "pairs": pairs,
-            "row": new.columns.row,
-            "feature": new.columns.feature,
-            "separator": new.text.separator,
-            "encoding": new.text.encoding,
-            "engine": engine,
-            "workers": workers,
-            "partition_size": partition_size,
-            "device": device,
-        }
-        _score(model, rows, features, output, settings)
+        _score(model, rows, features, output, {"level": level, **engine.arguments(new)})
         return
-    engine_only = {
-        "--pairs": pairs is not None,
-        "--top": top is not None,
-        "--workers": workers is not None,
-        "--device": device is not None,
-        "--partition-size": partition_size is not None,
-        "--by": by != "mean",
-        "--include-observed": include_observed,
-        "--mixed-kinds": mixed_kinds,
-    }
-    _require_unused(
-        engine_only, "{option} needs --engine local or --engine ray, which write a folder of files"
-    )
+    engine.require_unused()
     if rows is not None and new.new_rows is not None:
         raise InputError("give either --rows or --new-rows, not both")
     if probabilities and form == "wide":
@@ -506,9 +506,10 @@ def _score(
 
 def _is_records(text: str) -> bool:
     """Return whether a text is the path of a table or a folder, and not of a list of names."""
+    from headstart.table.sources import TABLES
+
     path = Path(text)
-    endings = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
-    return path.is_dir() or (path.is_file() and path.name.lower().endswith(endings))
+    return path.is_dir() or (path.is_file() and path.name.lower().endswith(TABLES))
 
 
 def _show_predictions(table: pa.Table, level: float, destination: Destination) -> None:
@@ -675,23 +676,10 @@ def evaluate(
     if destination.path is None and destination.format == "table":
         show_results(results)
     else:
-        destination.write(
-            pa.Table.from_pylist(
-                [
-                    {
-                        "method": run.method,
-                        "metric": run.metric,
-                        "shots": run.shots,
-                        "value": run.value,
-                        "features": run.features,
-                        "targets": run.targets,
-                    }
-                    for run in sorted(
-                        results.runs, key=lambda run: (results.metrics.index(run.metric), run.n_observations)
-                    )
-                ]
-            )
-        )
+        runs = sorted(results.runs, key=lambda run: (results.metrics.index(run.metric), run.n_observations))
+        fields = ("method", "metric", "shots", "value", "features", "targets")
+        lines = [{field: getattr(run, field) for field in fields} for run in runs]
+        destination.write(pa.Table.from_pylist(lines))
     facts = results.data
     destination.say(f"on {facts['on']}: {facts['tested']} tested, {facts['left_out']} left out, "
               f"{facts['unknown_rows']} rows that the model does not know")  # fmt: skip

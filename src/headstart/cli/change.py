@@ -499,7 +499,9 @@ def _read_record(
     """
     if metadata is None:
         return None
-    if metadata.lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")):
+    from headstart.table.sources import TABLES
+
+    if metadata.lower().endswith(TABLES):
         return _read_line(metadata, name, axis, text)
     content = read_text(metadata)
     try:

@@ -152,10 +152,7 @@ def refit(
         with print_surprises():
             loaded.refit().save(out)
     else:
-        with (
-            Headstart.updating(model) as loaded,
-            print_surprises(),
-        ):  # other changes wait, so that none is lost
+        with Headstart.updating(model) as loaded, print_surprises():  # other changes wait: none is lost
             loaded.set_params(quiet=quiet, device=device)
             loaded.refit()
     if not quiet:

@@ -142,20 +142,16 @@ class Neighbours:
         return self.residuals_at(self._knowledge.states, self._knowledge.cells)
 
     @torch.no_grad()
-    def residuals_at(self, states: RowStates, cells: Cells, *, certain: bool = True) -> csr_array:
+    def residuals_at(self, states: RowStates, cells: Cells) -> csr_array:
         """Return the residuals of ``cells``, the observations of rows with ``states``: (rows, features).
 
         Features are in ascending order in each row. The activations of the backbone come first in those of
-        ``states``. If ``certain``, states and heads count as exactly known: behind a logistic link this makes
-        a difference.
+        ``states``. States and heads count as exactly known: behind a logistic link this makes a difference.
         """
         knowledge, by_feature = self._knowledge, cells.transpose()
-        heads = knowledge.heads.detach().to(states.activation.dtype)
+        heads = replace(knowledge.heads.detach().to(states.activation.dtype), covariance=None)
         width = heads.weight.shape[1]
-        variance = None if states.variance is None else states.variance[:, :width]
-        states = replace(states, activation=states.activation[:, :width], variance=variance)
-        if certain:
-            heads, states = replace(heads, covariance=None), replace(states, variance=None)
+        states = replace(states, activation=states.activation[:, :width], variance=None)
         predictive = predict_cells(heads, states, by_feature, knowledge.kinds, knowledge.likelihood)
         by_row = sparse_residuals(predictive, by_feature).T.tocsr()
         by_row.sort_indices()

@@ -25,13 +25,7 @@ from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.censored_values import parse_limit
 from headstart.table.columns import is_missing
 from headstart.table.kind_inference import KindsLike
-from headstart.table.kinds import (
-    KIND_NAMES,
-    KindType,
-    is_type_of_values,
-    is_value,
-    require_representable,
-)
+from headstart.table.kinds import KIND_NAMES, KindType, is_type_of_values, is_value, require_representable
 from headstart.table.matrices import is_matrix
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing_values import MissingLike, as_missing

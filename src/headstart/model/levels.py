@@ -19,13 +19,7 @@ from headstart.errors import InputError, did_you_mean, join_names, option_name
 from headstart.model.features import Feature
 from headstart.model.state import ModelState
 from headstart.table.kind_inference import parse_kind
-from headstart.table.kinds import (
-    Kind,
-    column_name,
-    is_value,
-    owner_of_column,
-    split_column,
-)
+from headstart.table.kinds import Kind, column_name, is_value, owner_of_column, split_column
 from headstart.table.labels import LEVEL
 from headstart.table.margins import Category
 from headstart.table.names import as_name

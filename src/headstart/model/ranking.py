@@ -35,14 +35,7 @@ from headstart.model.inputs import (
 )
 from headstart.model.levels import category_columns, columns_of, is_level, owner_of
 from headstart.model.local import local_part
-from headstart.model.scores import (
-    By,
-    Candidates,
-    Criterion,
-    ScoredSlots,
-    score_predictions,
-    scores,
-)
+from headstart.model.scores import By, Candidates, Criterion, ScoredSlots, score_predictions, scores
 from headstart.model.state import ModelState
 from headstart.model.suggestion import most_informative_features, most_informative_rows, most_uncertain_level
 from headstart.model.titles import feature_titles, row_titles

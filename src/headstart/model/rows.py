@@ -61,9 +61,8 @@ class RowStore:
         self._share_slots(np.arange(len(states)))
         self._base: dict[int, ObservationList] = {}
         self._recent: dict[int, ObservationList] = {}  # replaces entries of the base
-        self._cells: tuple[dict[int, ObservationList], ObservationLists] | None = (
-            None  # the base and its lists
-        )
+        # The base and its lists.
+        self._cells: tuple[dict[int, ObservationList], ObservationLists] | None = None
 
     @classmethod
     def from_arena(cls, names: Names, arena: Arena[RowStates]) -> RowStore:

@@ -16,10 +16,7 @@ from headstart.model.levels import category_columns, collapse_answers, owner_of
 from headstart.model.row_states import given_values, observations_of_row
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names
-from headstart.table.kinds import (
-    KindType,
-    split_column,
-)
+from headstart.table.kinds import KindType, split_column
 from headstart.table.margins import Category
 from headstart.table.names import as_name
 from headstart.training.comparison import Verdict

@@ -35,12 +35,7 @@ from headstart.model.inputs import (
 from headstart.model.levels import category_columns, expand_triples, require_whole
 from headstart.model.state import ModelState
 from headstart.table import Kinds, Names
-from headstart.table.kinds import (
-    LARGEST,
-    is_value,
-    require_representable,
-)
-from headstart.table.labels import as_number
+from headstart.table.kinds import LARGEST, is_value, require_representable
 from headstart.table.names import MAX_SUGGESTIONS, as_name
 from headstart.table.reading import (
     Columns,
@@ -50,7 +45,7 @@ from headstart.table.reading import (
     read_values,
     sort_observations,
 )
-from headstart.table.sources import TextFormat, open_source
+from headstart.table.sources import TextFormat, as_number, open_source
 from headstart.table.times import time_of, times_of
 
 

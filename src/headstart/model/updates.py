@@ -47,10 +47,7 @@ from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.linalg.array_ops import LinAlgError
 from headstart.model.context_sums import ContextMemory, FeatureContext
 from headstart.model.features import Feature
-from headstart.model.inputs import (
-    NewRows,
-    check_rows,
-)
+from headstart.model.inputs import NewRows, check_rows
 from headstart.model.levels import owner_of
 from headstart.model.observations import (
     ObservationList,
@@ -296,11 +293,9 @@ def _heads(
 
 
 def compute_heads(model: ModelState, features: Sequence[Feature], version: Version) -> list[OneHead | None]:
-    """Compute heads in numpy; None where only the batched form is right.
+    """Compute heads in numpy; None where the center and scale of the feature must be estimated in a batch.
 
     The adapter and the backbone must have single forms (``has_single_forms``).
-
-    The batched form is needed if the center and scale of the feature are estimated.
     """
     heads: list[OneHead | None] = [None] * len(features)
     contexts: dict[int, FeatureContext] = {}
@@ -456,8 +451,8 @@ def require_supported(model: ModelState, features: list[Feature], update: str) -
             )
             raise InputError(
                 f"rows cannot be described by features added after fit ({join_names(later, 3)}): {part}; "
-                "give "
-                f"{option_name('update', 'features')}, or {for_user('fit() again', 'use headstart refit')}"
+                f"give {option_name('update', 'features')}, "
+                f"or {for_user('fit() again', 'use headstart refit')}"
             )
 
 
@@ -488,19 +483,19 @@ def add_observations(
     everywhere = np.ones(len(triples.values), dtype=bool)
     by_name = {"both": (everywhere, everywhere), "rows": (everywhere, ~everywhere),
                "features": (~everywhere, everywhere)}  # fmt: skip
-    row_rule, feature_rule = by_name[update] if isinstance(update, str) else update
+    row_mask, feature_mask = by_name[update] if isinstance(update, str) else update
     arrivals = model.arrivals + triples.order
     changes = Changes()
     first = len(model.rows)
     for row in range(first, first + len(new_rows)):
         changes.set_row(model, row, None, ObservationList.empty(timed=model.clock is not None))
-    for row, more in _split(triples.rows, triples.numbers, triples, arrivals, row_rule).items():
+    for row, more in _split(triples.rows, triples.numbers, triples, arrivals, row_mask).items():
         before = None if row >= first else observations_of_row(model, row)
         changes.set_row(model, row, before, more if before is None else before.merge(more))
     for feature in new.values():
         changes.set_feature(model, None, feature)
     for position, more in _split(
-        triples.feature_positions, triples.rows, triples, arrivals, feature_rule
+        triples.feature_positions, triples.rows, triples, arrivals, feature_mask
     ).items():
         feature = triples.features[position]
         old = None if feature.name in new else feature
@@ -607,8 +602,7 @@ def remove_row(model: ModelState, row: int) -> ModelState:
         raise InputError(
             f"row {model.rows[row]!r} cannot be taken out of the features it was fitted with: heads such as "
             f"that of {example.name!r} are fixed with this adapter; fit with "
-            f"{option_name('adapter', 'bayes')}, "
-            "or fit again without the row"
+            f"{option_name('adapter', 'bayes')}, or fit again without the row"
         )
     changes = Changes()
     features, observers = model.feature_store.remove_row(row)

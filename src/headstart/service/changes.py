@@ -29,10 +29,7 @@ from headstart.model.inputs import (
 from headstart.model.levels import category_columns, columns_of, expand_new_features, require_whole
 from headstart.model.staleness import NO_ERRORS, ErrorSums
 from headstart.model.state import ModelState
-from headstart.model.triples import (
-    read_triples,
-    require_clock,
-)
+from headstart.model.triples import read_triples, require_clock
 from headstart.model.updates import compare_with_predictions
 from headstart.service.database import UnavailableError
 from headstart.service.errors import Problem, error_at

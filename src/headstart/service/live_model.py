@@ -22,11 +22,7 @@ from sqlalchemy import Connection
 from headstart.errors import InputError
 from headstart.model import Headstart
 from headstart.model.features import Feature
-from headstart.model.inputs import (
-    NewRows,
-    check_new_features,
-    encode_row_metadata,
-)
+from headstart.model.inputs import NewRows, check_new_features, encode_row_metadata
 from headstart.model.levels import category_columns, owner_of
 from headstart.model.observations import ObservationList
 from headstart.model.saving.folder import model_digest
@@ -36,12 +32,7 @@ from headstart.model.updates import add_observations, remove_feature, remove_row
 from headstart.service.errors import LOG
 from headstart.service.store import Cell, Delta, Store, read_all, read_last_number, read_since
 from headstart.table import Kinds
-from headstart.table.kinds import (
-    KIND_NAMES,
-    LARGEST,
-    Kind,
-    KindType,
-)
+from headstart.table.kinds import KIND_NAMES, LARGEST, Kind, KindType
 from headstart.table.margins import Category
 
 

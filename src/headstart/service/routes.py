@@ -58,10 +58,7 @@ from headstart.service.store import ErrorBucket
 from headstart.service.views import FeatureIndex, Sort, distribution, history
 from headstart.service.worker import Service, ServiceSettings
 from headstart.table import Kind, MetadataSchema
-from headstart.table.kinds import (
-    KindType,
-    split_column,
-)
+from headstart.table.kinds import KindType, split_column
 from headstart.table.labels import LEVEL
 from headstart.table.margins import Category
 from headstart.table.words import plural

@@ -33,14 +33,7 @@ from sqlalchemy import (
 
 from headstart.errors import InputError
 from headstart.model.staleness import NO_ERRORS, ErrorSums
-from headstart.service.database import (
-    Statement,
-    UnavailableError,
-    available,
-    open_engine,
-    reading,
-    writing,
-)
+from headstart.service.database import Statement, UnavailableError, available, open_engine, reading, writing
 from headstart.service.tables import (
     CHANGES,
     FACTS,

@@ -18,22 +18,8 @@ from numpy.typing import NDArray
 
 from headstart.errors import InputError, join_names, option_name
 from headstart.table.cells import Floats, Positions, chunk_slices, count_positions
-from headstart.table.kinds import (
-    KINDS,
-    Kind,
-    Kinds,
-    KindType,
-    Margin,
-    as_option,
-    kinds_as_option,
-)
-from headstart.table.margins import (
-    MAX_STEPS,
-    RATING,
-    REAL,
-    Count,
-    likely_shift,
-)
+from headstart.table.kinds import KINDS, Kind, Kinds, KindType, Margin, as_option, kinds_as_option
+from headstart.table.margins import MAX_STEPS, RATING, REAL, Count, likely_shift
 from headstart.table.missing_values import MAX_CODES, as_missing, find_codes
 from headstart.table.names import Names
 from headstart.table.outliers import moments_by_feature

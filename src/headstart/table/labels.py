@@ -23,23 +23,12 @@ from headstart.errors import InputError, did_you_mean, join_names
 from headstart.table.cells import Floats, Positions
 from headstart.table.censored_values import MIN_EXACT, Limit, expected_values, parse_limit
 from headstart.table.kind_inference import FITTABLE, KindsLike, parse_kind
-from headstart.table.kinds import (
-    Kind,
-    KindType,
-    Margin,
-    as_option,
-    column_name,
-)
-from headstart.table.margins import (
-    Binary,
-    Category,
-    Ordinal,
-    write_levels,
-)
+from headstart.table.kinds import Kind, KindType, Margin, as_option, column_name
+from headstart.table.margins import Binary, Category, Ordinal, write_levels
 from headstart.table.missing_values import as_missing, is_no_answer
 from headstart.table.names import Names, as_name
 from headstart.table.shards import is_sharded
-from headstart.table.sources import BLANKS, Source, is_number, is_text
+from headstart.table.sources import BLANKS, Source, as_number, is_number, is_text
 
 # Pairs of labels whose order is known: the first means 0.
 PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("absent", "present"),
@@ -148,14 +137,6 @@ def _as_text(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_in(pc.utf8_trim_whitespace(text), pa.array(BLANKS)), None, text)
 
 
-def as_number(text: str) -> float | None:
-    """Return the number that a text writes; None if it writes none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def _resembles_number(text: str) -> bool:
     """Return whether a text is a number, perhaps with another decimal point or a sign: 4,5 or <0.1."""
     return as_number(text) is not None or _NUMBER.fullmatch(text) is not None
@@ -239,66 +220,131 @@ def resolve_labels(
             "FEATURE=LEVEL"
         )
     given, default = _given(kinds, features)
-    labels, texts = (source.labels, source.texts) if isinstance(source, LabelledSource) else ([], set())
+    texts = _Texts.of(source, features, len(values)) if isinstance(source, LabelledSource) else None
     values = np.asarray(values, np.float64).copy()
     order = np.argsort(feature_index, kind="stable")
     starts = np.searchsorted(feature_index[order], np.arange(len(features) + 1))
-    one_label = sum(not _resembles_number(text) for text in labels) == 1
-    unified = _unify_spellings(labels)
-    is_long = not texts & set(features)  # then the texts are those of the one column of values
-    all_equal = len(labels) == 1 and (is_long or texts >= set(features)) and len(values) >= FITTABLE
     labelled: list[_Feature] = []
     weights, censored = np.ones(len(values)), 0
     codes = np.full(len(values), -1)  # positions in ``own`` of the feature, whose observations are ``cells``
     for position, name in enumerate(features):
         cells = order[starts[position] : starts[position + 1]]
         margin = given.get(name, default)
-        from_text = bool(texts) and (is_long or name in texts)
-        if from_text:
-            distinct, inverse = np.unique(values[cells].astype(np.int64), return_inverse=True)
-            found = [(labels if _has_levels(margin) else unified)[i] for i in distinct]
-            numbers = [as_number(text.replace(source.decimal, ".")) for text in found]
-            if not _is_labelled(margin) and all(number is not None for number in numbers):
-                values[cells] = np.array(numbers, np.float64)[inverse] if len(cells) else values[cells]
+        if texts is not None and texts.has(name):
+            found, inverse = texts.distinct(values[cells], margin)
+            numbers = _read_numbers(name, margin, found, inverse, source.decimal)
+            if numbers is not None:
+                values[cells], weights[cells] = numbers.values, numbers.weights
+                censored += numbers.censored
                 continue
-            for text, number in zip(found, numbers, strict=True):
-                if number is not None and not math.isfinite(number):
-                    raise InputError(
-                        f"feature {name!r}: the value {text!r} is neither a number nor a label; if it means "
-                        f"'missing', use {as_missing([text])}"
-                    )
-            limits = [parse_limit(text.replace(source.decimal, ".")) for text in found]
-            if not _is_labelled(margin) and all(map(_any_of, numbers, limits)):
-                _require_censored_kind(name, margin, found, limits, numbers)
-                values[cells], weights[cells] = _replace_limits(numbers, limits, inverse)
-                censored += int(sum(limits[i] is not None for i in inverse))
-                continue
-            if margin is not None and not isinstance(margin, (Binary, Category, Ordinal)):
-                raise source.error  # type: ignore[attr-defined]
-            if margin is None and all_equal and one_label:
-                raise InputError(
-                    f"{source.label}: every value is {labels[0]!r}, so there is nothing to predict; if these "
-                    "are clicks, purchases or views, write 1 in its place and use "
-                    f"{as_option({None: 'click'})}"
-                )
-            if margin is None and (one_label or any(_resembles_number(text) for text in found)):
-                raise source.error  # type: ignore[attr-defined]  # a mistake among numbers
+            texts.require_labels(margin, found)
         elif _is_labelled(margin):
             distinct, inverse = np.unique(values[cells], return_inverse=True)
             found = [f"{value:.12g}" for value in distinct]
         else:
             continue
-        sorted_labels = sorted(set(found), key=_label_key)
-        places = np.array([sorted_labels.index(text) for text in found], dtype=np.int64)
-        codes[cells] = places[inverse] if len(cells) else codes[cells]
-        orders = source.orders if isinstance(source, LabelledSource) else {}
-        ordered = orders.get(name) or (next(iter(orders.values()), ()) if is_long else ())
-        labelled.append(_Feature(position, name, sorted_labels, cells, margin, ordered))
-    notes = [*_note_spellings(labels, unified), *_infer_labelled(labelled)]
+        own = sorted(set(found), key=_label_key)
+        codes[cells] = np.array([own.index(text) for text in found], dtype=np.int64)[inverse]
+        levels_in_order = () if texts is None else texts.levels_in_order(name)
+        labelled.append(_Feature(position, name, own, cells, margin, levels_in_order))
+    notes = _infer_labelled(labelled)
+    if texts is not None:
+        notes = [*_note_spellings(texts.labels, texts.unified), *notes]
     if censored:
         notes.insert(0, f"{censored} censored values, such as <0.1, read as their expected values")
     resolved = _replace(labelled, kinds, rows, features, row_index, feature_index, values, codes, notes)
     return resolved._replace(weights=np.repeat(weights, resolved.repeats)) if censored else resolved
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """The labels of a source, and the columns that have them as values."""
+
+    source: LabelledSource
+    unified: list[str]  # the labels, with one spelling of words such as yes and no
+    is_long: bool  # whether all features have their values in one column
+    is_single: bool  # whether exactly one of the labels is not a number
+    all_equal: bool  # whether all values of a table that could be fitted are equal
+
+    @classmethod
+    def of(cls, source: LabelledSource, features: Names, observations: int) -> _Texts:
+        """Return the labels that ``source`` read as the values of some number of ``observations``."""
+        labels, columns = source.labels, source.texts
+        is_long = not columns & set(features)  # then the texts are those of the one column of values
+        all_texts = is_long or columns >= set(features)
+        return cls(
+            source,
+            _unify_spellings(labels),
+            is_long,
+            sum(not _resembles_number(text) for text in labels) == 1,
+            len(labels) == 1 and all_texts and observations >= FITTABLE,
+        )
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels, in order of occurrence."""
+        return self.source.labels
+
+    def has(self, feature: str) -> bool:
+        """Return whether the values of a feature were read as texts."""
+        return bool(self.source.texts) and (self.is_long or feature in self.source.texts)
+
+    def distinct(self, values: Floats, margin: Margin | None) -> tuple[list[str], NDArray[np.int64]]:
+        """Return the different texts of ``values`` (n,), positions of labels, and which each has: (n,)."""
+        positions, inverse = np.unique(values.astype(np.int64), return_inverse=True)
+        spellings = self.labels if _has_levels(margin) else self.unified
+        return [spellings[position] for position in positions], inverse
+
+    def levels_in_order(self, feature: str) -> tuple[str, ...]:
+        """Return the levels of ordered categories in a data frame; empty for other features."""
+        orders = self.source.orders
+        return orders.get(feature) or (next(iter(orders.values()), ()) if self.is_long else ())
+
+    def require_labels(self, margin: Margin | None, found: list[str]) -> None:
+        """Raise an error if the texts ``found`` in a feature look like mistakes among numbers."""
+        if margin is not None and not isinstance(margin, (Binary, Category, Ordinal)):
+            raise self.source.error
+        if margin is None and self.all_equal and self.is_single:
+            raise InputError(
+                f"{self.source.label}: every value is {self.labels[0]!r}, so there is nothing to predict; if "
+                "these are clicks, purchases or views, write 1 in its place and use "
+                f"{as_option({None: 'click'})}"
+            )
+        if margin is None and (self.is_single or any(_resembles_number(text) for text in found)):
+            raise self.source.error
+
+
+class _Numbers(NamedTuple):
+    """The values of a feature whose texts are numbers or limits, such as <0.1."""
+
+    values: NDArray[np.float64]  # (n,)
+    weights: NDArray[np.float64]  # (n,): of censored values; 1 of others
+    censored: int  # the number of censored values
+
+
+def _read_numbers(
+    name: str, margin: Margin | None, found: list[str], inverse: NDArray[np.int64], decimal: str
+) -> _Numbers | None:
+    """Read the texts of a feature as numbers or limits; None if any text is a label.
+
+    ``found`` are the different texts, and ``inverse`` (n,) says which of them each observation has.
+    """
+    numbers = [as_number(text.replace(decimal, ".")) for text in found]
+    may_be_numbers = not _is_labelled(margin)
+    if may_be_numbers and all(number is not None for number in numbers):
+        return _Numbers(np.array(numbers, np.float64)[inverse], np.ones(len(inverse)), 0)
+    for text, number in zip(found, numbers, strict=True):
+        if number is not None and not math.isfinite(number):
+            raise InputError(
+                f"feature {name!r}: the value {text!r} is neither a number nor a label; if it means "
+                f"'missing', use {as_missing([text])}"
+            )
+    limits = [parse_limit(text.replace(decimal, ".")) for text in found]
+    if not may_be_numbers or not all(map(_any_of, numbers, limits)):
+        return None
+    _require_censored_kind(name, margin, found, limits, numbers)
+    censored = np.array([limit is not None for limit in limits])[inverse]
+    return _Numbers(*_replace_limits(numbers, limits, inverse), int(censored.sum()))
 
 
 def _has_levels(margin: Margin | None) -> bool:
@@ -529,8 +575,8 @@ def _replace(
     widths = np.ones(len(features), np.int64)
     levels = np.full(len(values), -1)  # the level of each observation of a category
     names: list[str] = []
-    resolved: dict[str | None, str | Kind] = {}
     bases: dict[str, str] = {}
+    resolved: dict[str | None, str | Kind] = {}
     if isinstance(kinds, Mapping):
         resolved |= {name if name is None else as_name(name, "feature"): kind for name, kind in kinds.items()}
     elif kinds is not None:
@@ -540,67 +586,108 @@ def _replace(
         if feature is None:
             names.append(name)
             continue
-        margin = cast(Margin, feature.margin)
-        known = margin.names if isinstance(margin, (Category, Ordinal)) else margin.labels
-        cells = feature.cells
-        unknown = [label for label in feature.own if label not in known]
-        if unknown:
-            wrong = cells[codes[cells] == feature.own.index(unknown[0])][0]
-            raise InputError(
-                f"row {rows[row_index[wrong]]!r}, feature {name!r}: the value {unknown[0]!r} is not one of "
-                f"{join_names(known, 10)}{did_you_mean(unknown[0], known)}; correct the value, or add "
-                f"it to the levels of the kind{_advise_on_commas(unknown[0], margin)}"
-            )
-        level_positions = np.array([known.index(label) for label in feature.own], dtype=np.int64)
+        margin, cells = cast(Margin, feature.margin), feature.cells
+        level_positions = _level_positions(feature, margin, codes, rows, row_index)
         resolved.pop(name, None)
         if isinstance(margin, Category):
-            bad = next((level for level in known if "=" in level), None)
-            if bad is not None:
-                raise InputError(
-                    f"feature {name!r}: the level {bad!r} has an equals sign; write it without one"
-                )
-            widths[position] = len(known)
-            columns = [column_name(name, level) for level in known]
+            columns = _level_columns(name, margin)
+            widths[position] = len(columns)
             names += columns
             bases |= dict.fromkeys(columns, name)
             resolved |= dict.fromkeys(columns, Kind(Category()))
-            if len(cells):
-                levels[cells] = level_positions[codes[cells]]
+            levels[cells] = level_positions
         else:
             names.append(name)
             resolved[name] = Kind(margin)
-            if len(cells):
-                values[cells] = np.array(margin.levels)[level_positions[codes[cells]]]
-    first = np.cumsum(widths) - widths
-    described = set(bases) & set(features)  # columns that are named only because metadata describes them
-    remaining = [name for i, name in enumerate(names) if name not in described or name in bases]
+            values[cells] = np.array(margin.levels)[level_positions]
     repeats = widths[feature_index]
-    index = np.repeat(first[feature_index], repeats)
-    starts = np.cumsum(repeats) - repeats
-    within = np.arange(len(index)) - np.repeat(starts, repeats)
-    expanded = np.where(
-        np.repeat(levels, repeats) >= 0, within == np.repeat(levels, repeats), np.repeat(values, repeats)
-    )
-    if described:
-        duplicates = [name for name in described if (feature_index == features.position(name)).any()]
-        if duplicates:
-            raise InputError(
-                f"the column {duplicates[0]!r} of a category is also a feature; rename the feature"
-            )
-        positions = {name: i for i, name in enumerate(dict.fromkeys(remaining))}
-        new = np.array([positions[name] for name in names], dtype=np.int64)
-        names, index = list(positions), new[index + within]
-        within = np.zeros_like(within)
+    names, index, within = _column_positions(names, bases, features, widths, feature_index)
+    level_of_each = np.repeat(levels, repeats)
+    expanded = np.where(level_of_each >= 0, within == level_of_each, np.repeat(values, repeats))
     return Labelled(
         Names(names, "feature"),
         np.repeat(row_index, repeats),
-        (index + within).astype(np.int32),
+        index,
         expanded.astype(values.dtype),
         repeats,
         resolved or None,
         notes,
         bases,
     )
+
+
+def _level_positions(
+    feature: _Feature, margin: Margin, codes: NDArray[np.int64], rows: Names, row_index: Positions
+) -> NDArray[np.int64]:
+    """Return the level of each observation of a feature: (cells,). Refuse a label that is not a level."""
+    known = margin.names if isinstance(margin, (Category, Ordinal)) else margin.labels
+    own_codes = codes[feature.cells]
+    unknown = [label for label in feature.own if label not in known]
+    if unknown:
+        wrong = feature.cells[own_codes == feature.own.index(unknown[0])][0]
+        raise InputError(
+            f"row {rows[row_index[wrong]]!r}, feature {feature.name!r}: the value {unknown[0]!r} is not one "
+            f"of {join_names(known, 10)}{did_you_mean(unknown[0], known)}; correct the value, or add "
+            f"it to the levels of the kind{_advise_on_commas(unknown[0], margin)}"
+        )
+    return np.array([known.index(label) for label in feature.own], dtype=np.int64)[own_codes]
+
+
+def _level_columns(name: str, category: Category) -> list[str]:
+    """Return the names of the columns of a category, one per level."""
+    bad = next((level for level in category.names if "=" in level), None)
+    if bad is not None:
+        raise InputError(f"feature {name!r}: the level {bad!r} has an equals sign; write it without one")
+    return [column_name(name, level) for level in category.names]
+
+
+def _column_positions(
+    names: list[str],
+    bases: Mapping[str, str],
+    features: Names,
+    widths: NDArray[np.int64],
+    feature_index: Positions,
+) -> tuple[list[str], Positions, NDArray[np.int64]]:
+    """Return the columns of a table, and where its observations are after each is expanded to all levels.
+
+    Parameters
+    ----------
+    names : list of str
+        The columns of all ``features``, one after the other.
+    bases : mapping
+        The feature of each column of a category.
+    features : Names
+        The features: also columns of categories that have metadata of their own, without observations.
+    widths : ndarray of shape (features,)
+        The number of columns of each feature.
+    feature_index : ndarray of shape (n,)
+        The feature of each observation.
+
+    Returns
+    -------
+    names : list of str
+        The columns, each once.
+    index : ndarray of shape (m,)
+        The column of each expanded observation.
+    within : ndarray of shape (m,)
+        The position of this column among those of its feature.
+    """
+    repeats = widths[feature_index]
+    first = np.cumsum(widths) - widths
+    starts = np.cumsum(repeats) - repeats
+    within = np.arange(repeats.sum()) - np.repeat(starts, repeats)
+    index = np.repeat(first[feature_index], repeats) + within
+    described = set(bases) & set(features)  # columns that are features only because metadata describes them
+    if described:
+        observed = [name for name in described if (feature_index == features.position(name)).any()]
+        if observed:
+            raise InputError(
+                f"the column {observed[0]!r} of a category is also a feature; rename the feature"
+            )
+        positions = {name: position for position, name in enumerate(dict.fromkeys(names))}
+        index = np.array([positions[name] for name in names], dtype=np.int64)[index]
+        names = list(positions)
+    return names, index.astype(np.int32), within
 
 
 def _advise_on_commas(label: str, margin: Margin) -> str:

@@ -44,8 +44,7 @@ def as_name(value: object, noun: str = "name") -> str:
         if abs(float(value)) >= exact_limit(value.dtype if isinstance(value, np.floating) else np.float64):
             raise InputError(
                 f"{display_name(value)} cannot be a {noun}: decimal numbers of this size do not have all "
-                "digits, so"
-                " that different identifiers would become the same; use whole numbers or text"
+                "digits, so that different identifiers would become the same; use whole numbers or text"
             )
         return str(int(value))
     raise InputError(f"{display_name(value)} cannot be a {noun}; names are non-empty text or whole numbers")

@@ -236,8 +236,7 @@ def read_wide(
         *source.notes,
         *rows.notes(),
         f"{source.label}: read in the wide form, one column per feature; "
-        f"{option_name('form', 'long')} reads the"
-        " long form",
+        f"{option_name('form', 'long')} reads the long form",
         *_note_missing(source),
     ]
     observations = _concatenate(source, rows, features, batches, notes, {})

@@ -33,9 +33,6 @@ from headstart.table.columns import category
 from headstart.table.missing_values import NO_CODES, MissingCodes, as_missing
 from headstart.table.names import as_name
 
-__all__ = ["Source", "TextFormat", "is_text_file", "open_source"]
-
-
 SEPARATORS = (",", ";", "\t", "|")
 
 _WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
@@ -134,6 +131,11 @@ def _check_encoding(encoding: object) -> None:
 
 
 BATCH = 1 << 20  # records per batch
+
+# The ends of the names of files.
+COMMA_SEPARATED, TAB_SEPARATED = (".csv", ".csv.gz"), (".tsv", ".tsv.gz")
+PARQUET = (".parquet", ".pq")
+TABLES = (*COMMA_SEPARATED, *TAB_SEPARATED, *PARQUET)
 
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
@@ -265,7 +267,7 @@ def _content(array: pa.Array) -> str:
     if not is_text(array.type):
         return f"{array.type}, such as {values[0].as_py()!r}" if len(values) else str(array.type)
     texts = values.unique().to_pylist()
-    not_numbers = [text for text in texts if not _is_number_text(text)]
+    not_numbers = [text for text in texts if as_number(text) is None]
     content = "text among numbers" if 0 < len(not_numbers) < len(texts) else "text"
     return f"{content}, such as {(not_numbers or texts)[0]!r}" if texts else content
 
@@ -276,7 +278,7 @@ def _advice_of(array: pa.Array) -> str:
         array = array.dictionary_decode()
     if not is_text(array.type):
         return ""
-    texts = [text for text in array.drop_null().unique().to_pylist() if not _is_number_text(text)]
+    texts = [text for text in array.drop_null().unique().to_pylist() if as_number(text) is None]
     return advise_on_text(texts[0]) if texts else "; convert the column to numbers"
 
 
@@ -294,12 +296,12 @@ def advise_on_text(text: str) -> str:
     )
 
 
-def _is_number_text(text: str) -> bool:
+def as_number(text: str) -> float | None:
+    """Return the number that a text writes; None if it writes none."""
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def is_text(arrow_type: pa.DataType) -> bool:
@@ -478,13 +480,10 @@ class CsvSource(Source):
 
 
 def _is_number(text: str, decimal: str) -> bool:
+    """Return whether a text with this decimal point is a number, or blank."""
     if decimal != "." and "." in text:
         return False
-    try:
-        float(text.replace(decimal, "."))
-    except ValueError:
-        return text.strip() in BLANKS
-    return True
+    return as_number(text.replace(decimal, ".")) is not None or text.strip() in BLANKS
 
 
 def _short(text: str) -> str:
@@ -645,9 +644,6 @@ def shares(sizes: Sequence[int], count: int) -> list[list[int]]:
     return result
 
 
-PARQUET = (".parquet", ".pq")
-
-
 class ParquetFolder(Source):
     """A folder of Parquet files with the same columns, read one after the other in the order of their names.
 
@@ -662,8 +658,7 @@ class ParquetFolder(Source):
         if others:
             raise InputError(
                 f"{path} is a folder that does not only hold .parquet files ({join_names(others, 3)}); "
-                "name one "
-                "file, or a folder of Parquet files"
+                "name one file, or a folder of Parquet files"
             )
         if not paths:
             raise InputError(f"{path} is a folder without .parquet files")
@@ -788,11 +783,11 @@ def _open_path(path: Path, columns: Sequence[str], form: TextFormat) -> Source:
         if _is_folder(path):
             return ParquetFolder(path, form.missing)
         name = path.name.lower()
-        if name.endswith((".csv", ".csv.gz")):
+        if name.endswith(COMMA_SEPARATED):
             return CsvSource(path, ",", form, columns)
-        if name.endswith((".tsv", ".tsv.gz")):
+        if name.endswith(TAB_SEPARATED):
             return CsvSource(path, "\t", form, columns)
-        if name.endswith((".parquet", ".pq")):
+        if name.endswith(PARQUET):
             return ParquetSource(path, form.missing)
         if survey_files.is_survey_file(name):
             return survey_files.open_survey_file(path, str(path), columns, form.missing)
@@ -808,7 +803,7 @@ def is_text_file(data: object) -> bool:
     """Return whether a source is a text file, for which a ``TextFormat`` can be given."""
     if not isinstance(data, str | os.PathLike):
         return False
-    return str(data).lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz"))
+    return str(data).lower().endswith((*COMMA_SEPARATED, *TAB_SEPARATED))
 
 
 def _is_folder(path: Path) -> bool:

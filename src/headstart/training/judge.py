@@ -17,11 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.adapters.base import (
-    Adapter,
-    AdapterConfig,
-    adapter_config,
-)
+from headstart.adapters.base import Adapter, AdapterConfig, adapter_config
 from headstart.adapters.bayes import default_meta_training
 from headstart.adapters.chn_bayes import BLEND
 from headstart.config import Config

@@ -21,13 +21,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from headstart.adapters.base import (
-    ADAPTERS,
-    Adapter,
-    AdapterConfig,
-    build_adapter,
-    new_adapter,
-)
+from headstart.adapters.base import ADAPTERS, Adapter, AdapterConfig, build_adapter, new_adapter
 from headstart.backbones.base import (
     BACKBONES,
     AnyBackbone,

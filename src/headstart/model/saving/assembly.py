@@ -32,11 +32,7 @@ from headstart.model.saving.format import (
     with_copies,
     with_references,
 )
-from headstart.model.saving.validation import (
-    build_module,
-    check_counts,
-    check_tensors,
-)
+from headstart.model.saving.validation import build_module, check_counts, check_tensors
 from headstart.model.state import Clock, ModelState
 from headstart.table import Cells, Kind, Kinds, Names
 from headstart.table.cells import index_dtype

@@ -11,10 +11,7 @@ from headstart.model.prediction import NOT_APPLICABLE
 from headstart.model.row_states import given_values
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, MetadataSchema, Names, Table
-from headstart.table.kinds import (
-    owner_of_column,
-    split_column,
-)
+from headstart.table.kinds import owner_of_column, split_column
 from headstart.table.margins import Category
 from headstart.table.metadata import as_array, as_text
 from headstart.table.reading import sort_observations

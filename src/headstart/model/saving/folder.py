@@ -55,13 +55,7 @@ from headstart.linalg.row_sharded import (
 )
 from headstart.model.fitting import with_global_shots
 from headstart.model.saving.export import export_table
-from headstart.model.saving.format import (
-    checksum,
-    find_copies,
-    model_facts,
-    model_tensors,
-    narrow_tensors,
-)
+from headstart.model.saving.format import checksum, find_copies, model_facts, model_tensors, narrow_tensors
 from headstart.model.saving.journal import (
     Call,
     acknowledged_path,

@@ -28,13 +28,7 @@ from headstart.core.neighbours import LocalStrengths
 from headstart.core.types import Heads, RowPriorRegression, RowStates
 from headstart.distributed import gather_texts, is_single_process
 from headstart.errors import InputError
-from headstart.linalg.compact import (
-    MOST_DECODED,
-    CompactMatrices,
-    StoredMatrices,
-    from_halves,
-    to_halves,
-)
+from headstart.linalg.compact import MOST_DECODED, CompactMatrices, StoredMatrices, from_halves, to_halves
 from headstart.linalg.row_sharded import global_count, global_sum
 from headstart.model.features import FeatureStore
 from headstart.model.observations import ObservationList, ObservationLists

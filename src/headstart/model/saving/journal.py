@@ -37,10 +37,7 @@ from headstart.files import (
     write_bytes,
 )
 from headstart.model.features import Feature
-from headstart.model.inputs import (
-    NewRows,
-    split_observations,
-)
+from headstart.model.inputs import NewRows, split_observations
 from headstart.model.staleness import ErrorSums
 from headstart.model.state import ModelState
 from headstart.model.triples import Triples

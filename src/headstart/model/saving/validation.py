@@ -20,10 +20,7 @@ from headstart.errors import InputError, join_names
 from headstart.linalg.packed import packed_size
 from headstart.model.saving.format import Groups, context_values
 from headstart.table import Kinds
-from headstart.table.kinds import (
-    LARGEST,
-    KindType,
-)
+from headstart.table.kinds import LARGEST, KindType
 from headstart.table.margins import VALUE_TYPES
 from headstart.training.calibration import LEVELS
 
