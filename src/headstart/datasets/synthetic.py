@@ -27,24 +27,35 @@ def synthetic_ratings(
     """
     _check(rows, features, density)
     rng = np.random.default_rng(seed)
-    labels = rng.random((features, len(GENRES))) < 0.25
-    labels[np.arange(features), rng.integers(len(GENRES), size=features)] = True  # at least one each
-    tastes = rng.normal(size=(len(GENRES), rank))
-    loadings = labels @ tastes / np.sqrt(labels.sum(1, keepdims=True)) + 0.5 * rng.normal(
-        size=(features, rank)
-    )
+    labels, loadings = _genres(rng, features, rank)
     quality = 3.5 + 0.5 * rng.normal(size=features) + 0.3 * (labels @ rng.normal(size=len(GENRES)))
     factors, leniency = rng.normal(size=(rows, rank)), 0.4 * rng.normal(size=rows)
     at_row, at_feature = _observed(rng, rows, features, density)
     affinity = np.einsum("nr,nr->n", factors[at_row], loadings[at_feature]) / np.sqrt(rank)
     score = quality[at_feature] + leniency[at_row] + 0.7 * affinity + 0.4 * rng.normal(size=len(at_row))
-    metadata = {
-        "genres": pa.array([[GENRES[i] for i in np.flatnonzero(line)] for line in labels]),
-        "year": pa.array(rng.integers(1950, 2025, size=features)),
-    }
+    metadata = _film_metadata(rng, labels)
     return _table(
         "film", at_row, at_feature, np.clip(np.rint(score), 1, 5), rows, features, metadata, "rating:1:5"
     )
+
+
+def _genres(
+    rng: np.random.Generator, features: int, rank: int
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Draw the genres of films (features, genres), and loadings that they explain a part of."""
+    labels = rng.random((features, len(GENRES))) < 0.25
+    labels[np.arange(features), rng.integers(len(GENRES), size=features)] = True  # at least one each
+    tastes = rng.normal(size=(len(GENRES), rank))
+    of_genres = labels @ tastes / np.sqrt(labels.sum(1, keepdims=True))
+    return labels, of_genres + 0.5 * rng.normal(size=(features, rank))
+
+
+def _film_metadata(rng: np.random.Generator, labels: NDArray[np.bool_]) -> dict[str, pa.Array]:
+    """Return the genres of films, and draw their years."""
+    return {
+        "genres": pa.array([[GENRES[i] for i in np.flatnonzero(line)] for line in labels]),
+        "year": pa.array(rng.integers(1950, 2025, size=len(labels))),
+    }
 
 
 def synthetic_clicks(
@@ -66,12 +77,7 @@ def synthetic_clicks(
     """
     _check(rows, features, density)
     rng = np.random.default_rng(seed)
-    labels = rng.random((features, len(GENRES))) < 0.25
-    labels[np.arange(features), rng.integers(len(GENRES), size=features)] = True  # at least one each
-    tastes = rng.normal(size=(len(GENRES), rank))
-    loadings = labels @ tastes / np.sqrt(labels.sum(1, keepdims=True)) + 0.5 * rng.normal(
-        size=(features, rank)
-    )
+    labels, loadings = _genres(rng, features, rank)
     popularity, activity = 0.7 * rng.normal(size=features), 0.5 * rng.normal(size=(rows, 1))
     affinity = rng.normal(size=(rows, rank)) @ loadings.T / np.sqrt(rank)
     rate = np.exp(popularity + activity + affinity)
@@ -79,10 +85,7 @@ def synthetic_clicks(
     chance = 1 - np.exp(-rate)
     at_row, at_feature = np.nonzero(rng.random((rows, features)) < chance)
     values = 1.0 + counts * rng.poisson(10 * rate[at_row, at_feature])
-    metadata = {
-        "genres": pa.array([[GENRES[i] for i in np.flatnonzero(line)] for line in labels]),
-        "year": pa.array(rng.integers(1950, 2025, size=features)),
-    }
+    metadata = _film_metadata(rng, labels)
     return _table("film", at_row, at_feature, values, rows, features, metadata, "click")
 
 

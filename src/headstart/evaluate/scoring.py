@@ -37,6 +37,39 @@ if TYPE_CHECKING:
 _FEATURES_AT_ONCE = 1024
 
 
+def _no_local_part(heads: Heads, context: FeatureBatch) -> None:
+    """Return no local part of new features."""
+
+
+@dataclass(frozen=True)
+class NewFeatureModel:
+    """A model of new features: functions of their contexts and heads, and the rows to predict.
+
+    Attributes
+    ----------
+    adapt : callable
+        Returns the heads of features, given their contexts.
+    states : RowStates
+        The states of the rows, refined for these heads.
+    likelihood : Likelihood
+        The likelihood of the backbone.
+    local : callable
+        Returns the local part of features, given heads and contexts; None: they have none.
+    residuals : csr_array or None
+        The residuals of the rows, which local parts read: (rows, known features).
+    rank : callable or None
+        Returns a function as ``rows_for`` does, given heads, contexts and local part; None: rankings are not
+        scored.
+    """
+
+    adapt: Callable[[FeatureBatch], Heads]
+    states: RowStates
+    likelihood: Likelihood
+    local: Callable[[Heads, FeatureBatch], LocalPart | None] = _no_local_part
+    residuals: csr_array | None = None
+    rank: Callable[[Heads, FeatureBatch, LocalPart | None], Callable[[slice], Tensor]] | None = None
+
+
 def score_adapter(
     method: str,
     adapter: Adapter,
@@ -57,60 +90,39 @@ def score_adapter(
     """
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
-    heads, likelihood = partial(heads_of, adapter, states=states), knowledge.likelihood
+    likelihood = knowledge.likelihood
+    residuals = None if strengths is None else neighbours_of(knowledge).residuals
 
-    def local(adapted: Heads, context: FeatureBatch) -> LocalPart | None:
-        return None if strengths is None else local_part_of(knowledge, adapted, context, states, strengths)
+    def local(heads: Heads, context: FeatureBatch) -> LocalPart | None:
+        return None if strengths is None else local_part_of(knowledge, heads, context, states, strengths)
 
-    def rank(adapted: Heads, context: FeatureBatch, part: LocalPart | None) -> Callable[[slice], Tensor]:
-        residuals = None if part is None else neighbours_of(knowledge).residuals
-        return rows_for(adapted, states, context.kinds, likelihood, part, residuals)
+    def rank(heads: Heads, context: FeatureBatch, part: LocalPart | None) -> Callable[[slice], Tensor]:
+        return rows_for(heads, states, context.kinds, likelihood, part, residuals)
 
-    return score_heads(
-        method,
-        heads,
-        states,
-        likelihood,
-        test,
-        calibration,
-        times,
-        split,
-        local,
-        rank if ranking else None,
-        None if strengths is None else neighbours_of(knowledge).residuals,
-    )
+    adapt = partial(heads_of, adapter, states=states)
+    model = NewFeatureModel(adapt, states, likelihood, local, residuals, rank if ranking else None)
+    return score_new_features(method, model, test, calibration, times, split)
 
 
-def score_heads(
+def score_new_features(
     method: str,
-    heads: Callable[[FeatureBatch], Heads],
-    states: RowStates,
-    likelihood: Likelihood,
+    model: NewFeatureModel,
     test: KShotTest,
     calibration: Calibration | None,
     times: Mapping[int, Timing],
     split: int = 0,
-    local: Callable[[Heads, FeatureBatch], LocalPart | None] = lambda *_: None,
-    rank: Callable[[Heads, FeatureBatch, LocalPart | None], Callable[[slice], Tensor]] | None = None,
-    residuals: csr_array | None = None,
 ) -> list[Run]:
-    """Score ``heads``, a function from contexts to heads, at every number of shots of ``test``.
-
-    ``states`` are the row states, refined for these heads. ``local`` returns the local part of features from
-    their heads and contexts. ``rank`` makes a function as ``rows_for`` does, from heads, contexts and local
-    part, if rankings are scored, too. ``residuals`` (rows, known features) are read by local
-    parts.
-    """
+    """Score ``model`` under the name ``method``; the other parameters are those of ``score_adapter``."""
     runs = []
     for shots in test.shots:
         context = test.context(shots)
-        adapted = heads(context)
-        predictive, part = test.predict(adapted, states, likelihood), local(adapted, context)
-        if part is not None and residuals is not None:
-            predictive = part.shift_cells(predictive, test.targets, residuals)
+        heads = model.adapt(context)
+        predictive, part = test.predict(heads, model.states, model.likelihood), model.local(heads, context)
+        if part is not None and model.residuals is not None:
+            predictive = part.shift_cells(predictive, test.targets, model.residuals)
         scores = score_targets(test, predictive, context.shots, calibration)
-        if rank is not None:
-            scores |= score_lists(rank(adapted, context, part), test.lists())
+        if model.rank is not None:
+            scores |= score_lists(model.rank(heads, context, part), test.lists())
         ms = round(times[shots].ms_per_feature, 6) if shots in times else None
         runs += runs_of(scores, split, method, shots, ms_per_feature=ms)
     return runs
@@ -137,20 +149,17 @@ def rows_for(
     states: RowStates,
     kinds: Tensor,
     likelihood: Likelihood,
-    local: LocalPart | None = None,
-    residuals: csr_array | None = None,
+    local: LocalPart | None,
+    residuals: csr_array | None,
 ) -> Callable[[slice], Tensor]:
     """Return a function that scores all rows for a slice of ``heads``: (heads of the slice, rows).
 
     The features have the ``local`` part, and the rows of ``states`` the ``residuals``.
     """
 
-    @torch.no_grad()
     def scores(part: slice) -> Tensor:
-        predictive = predict_grid(heads.take(part), states, kinds[part], likelihood)
-        if local is not None:
-            predictive = local.take(np.arange(local.size)[part]).shift(predictive, residuals)
-        return predictive.mean.T
+        of_part = None if local is None else local.take(np.arange(local.size)[part])
+        return _grid_means(heads.take(part), states, kinds[part], likelihood, of_part, residuals).T
 
     return scores
 
@@ -160,22 +169,33 @@ def features_for(
     states: RowStates,
     kinds: Tensor,
     likelihood: Likelihood,
-    local: LocalPart | None = None,
-    residuals: csr_array | None = None,
+    local: LocalPart | None,
+    residuals: csr_array | None,
 ) -> Callable[[slice], Tensor]:
     """Return a function that scores all ``heads`` for a slice of rows: (rows of the slice, heads).
 
     The features have the ``local`` part, and the rows of ``states`` the ``residuals``.
     """
 
-    @torch.no_grad()
     def scores(part: slice) -> Tensor:
-        predictive = predict_grid(heads, states.take(part), kinds, likelihood)
-        if local is not None and residuals is not None:
-            predictive = local.shift(predictive, residuals[part])
-        return predictive.mean
+        of_rows = None if residuals is None else residuals[part]
+        return _grid_means(heads, states.take(part), kinds, likelihood, local, of_rows)
 
     return scores
+
+
+@torch.no_grad()
+def _grid_means(
+    heads: Heads,
+    states: RowStates,
+    kinds: Tensor,
+    likelihood: Likelihood,
+    local: LocalPart | None,
+    residuals: csr_array | None,
+) -> Tensor:
+    """Return the predicted means of all rows at all heads, moved by the ``local`` part: (rows, heads)."""
+    predictive = predict_grid(heads, states, kinds, likelihood)
+    return (predictive if local is None else local.shift(predictive, residuals)).mean
 
 
 def score_reference(

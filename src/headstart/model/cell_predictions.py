@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -351,47 +352,62 @@ def predict_pairs(
     mean, std, low, high : ndarray of shape (n,)
         The predictions and the ends of their intervals.
     """
-    mean, std, low, high = np.empty((4, len(rows)))
+    results = np.empty((4, len(rows)))
     order = np.argsort(which, kind="stable")
     starts = np.searchsorted(which[order], np.arange(len(names) + 1))
     for first in range(0, len(names), _HEADS_AT_ONCE):
         last = min(first + _HEADS_AT_ONCE, len(names))
         pairs = order[starts[first] : starts[last]]
         features = model.feature_store.listing(names[first:last])
-        heads = model.feature_store.heads_at(features.slots)
-        unique_rows, inverse = np.unique(rows[pairs], return_inverse=True)
-        indptr = torch.from_numpy(starts[first : last + 1]).to(device)
-        index = torch.from_numpy(inverse).to(device)
-        cells = Cells(indptr - indptr[0], index, torch.zeros(len(pairs), device=device), len(unique_rows))
-        heads = move(heads.to(torch.float64).dense(), device)
-        states = move(model.row_store.take(unique_rows).to(torch.float64), device)
-        types = torch.from_numpy(model.modelled_types(features.kinds.types)).to(device)
-        likelihood = model.knowledge.likelihood
-        predictive = predict_cells(heads, states, cells, types, likelihood)
-        local, residuals = local_part(model, features.features, features.slots), row_residuals(model, states)
-        if local is not None and residuals is not None:
-            predictive = local.shift_cells(predictive, cells, residuals)
-        units, column = Units.of(model, features), which[pairs] - first
-        center, scale = units.apply(predictive.mean, predictive.std, column)
-        for position, feature in enumerate(features.features):
-            if is_level(feature):  # its probability depends on those of all levels
-                of_feature = column == position
-                prediction = _predict_column(model, rows[pairs][of_feature], feature)
-                center[of_feature], scale[of_feature] = prediction.center[:, 0], prediction.scale[:, 0]
-        mean[pairs], std[pairs] = units.kinds.moments(center, scale, column)
-        low[pairs], high[pairs] = interval(center, scale, units.kinds, units.interval_factors, level, column)
-        for position, feature in enumerate(features.features):
-            if isinstance(feature.kind.margin, Ordinal):  # its intervals end at levels
-                of_feature = np.flatnonzero(column == position)
-                factors = units.interval_factors[position : position + 1]
-                prediction = _as_column(feature, center[of_feature], scale[of_feature], factors)
-                ends = prediction.interval(level)
-                low[pairs[of_feature]], high[pairs[of_feature]] = ends[0][:, 0], ends[1][:, 0]
+        ends = starts[first : last + 1] - starts[first]
+        results[:, pairs] = _predict_sorted_pairs(model, rows[pairs], features, ends, level, device)
     if len(model.not_applicable):
         owners = [owner_of(model.feature_store[name]) for name in names]
         positions = zip(rows.tolist(), which.tolist(), strict=True)
         left_out = [(model.rows[row], owners[at]) in model.not_applicable for row, at in positions]
-        mean[left_out] = std[left_out] = low[left_out] = high[left_out] = np.nan
+        results[:, left_out] = np.nan
+    mean, std, low, high = results
+    return mean, std, low, high
+
+
+def _predict_sorted_pairs(
+    model: ModelState,
+    rows: NDArray[np.int64],
+    features: FeatureListing,
+    ends: NDArray[np.int64],
+    level: float,
+    device: torch.device,
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Predict the pairs of ``features`` with ``rows`` (n,), which are sorted by feature.
+
+    ``ends`` (features + 1,) say where the pairs of each feature start, and the last ones end.
+    """
+    column = np.repeat(np.arange(len(features.names)), np.diff(ends))
+    unique_rows, inverse = np.unique(rows, return_inverse=True)
+    indptr, index = (torch.from_numpy(part).to(device) for part in (ends, inverse))
+    cells = Cells(indptr, index, torch.zeros(len(rows), device=device), len(unique_rows))
+    heads = model.feature_store.heads_at(features.slots)
+    heads = move(heads.to(torch.float64).dense(), device)
+    states = move(model.row_store.take(unique_rows).to(torch.float64), device)
+    types = torch.from_numpy(model.modelled_types(features.kinds.types)).to(device)
+    predictive = predict_cells(heads, states, cells, types, model.knowledge.likelihood)
+    local, residuals = local_part(model, features.features, features.slots), row_residuals(model, states)
+    if local is not None and residuals is not None:
+        predictive = local.shift_cells(predictive, cells, residuals)
+    units = Units.of(model, features)
+    center, scale = units.apply(predictive.mean, predictive.std, column)
+    spans = [slice(*span) for span in pairwise(ends.tolist())]
+    for span, feature in zip(spans, features.features, strict=True):
+        if is_level(feature):  # its probability depends on those of all levels
+            prediction = _predict_column(model, rows[span], feature)
+            center[span], scale[span] = prediction.center[:, 0], prediction.scale[:, 0]
+    mean, std = units.kinds.moments(center, scale, column)
+    low, high = interval(center, scale, units.kinds, units.interval_factors, level, column)
+    for position, (span, feature) in enumerate(zip(spans, features.features, strict=True)):
+        if isinstance(feature.kind.margin, Ordinal):  # its intervals end at levels
+            factors = units.interval_factors[position : position + 1]
+            prediction = _as_column(feature, center[span], scale[span], factors)
+            low[span], high[span] = (part[:, 0] for part in prediction.interval(level))
     return mean, std, low, high
 
 

@@ -24,7 +24,7 @@ from headstart.evaluate.kshot import KShotTest
 from headstart.evaluate.metrics import Answers, Score, score
 from headstart.evaluate.rankings import Lists, is_relevant, score_lists
 from headstart.evaluate.results import Results, Run
-from headstart.evaluate.scoring import score_heads, score_value_reference
+from headstart.evaluate.scoring import NewFeatureModel, score_new_features, score_value_reference
 from headstart.model.cell_predictions import predict_features
 from headstart.model.features import Feature
 from headstart.model.inputs import ReadOptions, as_table
@@ -167,18 +167,15 @@ def _evaluate_new_features(
         return local_part_of(model.knowledge, heads, context, references, model.local, observed)
 
     types = torch.from_numpy(kinds.types)[test.features]
-    runs = score_heads(
-        model.settings.chosen_adapter.name,
+    tested = NewFeatureModel(
         adapt,
         model.states,
         model.knowledge.likelihood,
-        test,
-        model.calibration,
-        {},
-        local=local,
-        rank=None if criterion is None else partial(_rank_rows, model, criterion, types),
-        residuals=row_residuals(model, model.states),
+        local,
+        row_residuals(model, model.states),
+        None if criterion is None else partial(_rank_rows, model, criterion, types),
     )
+    runs = score_new_features(model.settings.chosen_adapter.name, tested, test, model.calibration, {})
     if (reference := _row_column_means(model, kinds)) is not None:
         runs += score_value_reference(MEANS, reference, test, None)
     facts = {**facts, "tested": test.tested, "left_out": table.shape[1] - test.tested}

@@ -358,7 +358,7 @@ def check_context(
         observations = {row: label_value(kind, value, what) for row, value in answers.items()}
     names, values = split_observations(observations, what)
     which = np.zeros(len(names), dtype=np.int64)
-    values = _check_values(values, names, Kinds([kind]), which, what, advice)
+    values = as_numbers(values, Kinds([kind]), which, what, names, advice)
     try:
         positions = rows.positions(names)
     except UnknownNameError as error:
@@ -371,26 +371,50 @@ def check_context(
     return positions[order], values[order], order
 
 
-def _check_values(
+def as_numbers(
     values: NDArray[np.float64],
-    names: list[str],
     kinds: Kinds,
-    which: NDArray[np.int64],
-    what: str,
+    which: NDArray[Any],
+    owner: str | Callable[[int], str],
+    names: Sequence[str] | None = None,
     advice: str = "",
 ) -> NDArray[np.float64]:
-    """Return values as numbers; refuse impossible ones. Value i has the name i and the kind ``which[i]``."""
+    """Return observed values as numbers of their kinds; refuse impossible ones.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+        The values, finite.
+    kinds : Kinds
+        The kinds of the features.
+    which : ndarray of shape (n,)
+        The position of each value's kind in ``kinds``.
+    owner : str or callable
+        The row or feature of all values, for messages; or a function that returns row and feature of the
+        value at a position.
+    names : sequence of str, optional
+        The name of each value, if ``owner`` is the row or feature of all.
+    advice : str, default=""
+        A clause that ends the message about an impossible value.
+    """
+
+    def owner_at(position: int) -> str:
+        return owner if isinstance(owner, str) else owner(position)
+
+    def name_at(position: int) -> str:
+        return "" if names is None else f" at {names[position]!r}"
+
     impossible = kinds.impossible(values, which)
     if impossible.any():
         first = int(np.flatnonzero(impossible)[0])
         kind = kinds[which[first]]
         raise InputError(
-            f"{what}: the value {values[first]:g} at {names[first]!r} is not {kind.allowed} "
+            f"{owner_at(first)}: the value {values[first]:g}{name_at(first)} is not {kind.allowed} "
             f"(kind {kind.option}){advice}{advise_on_missing(values[first])}"
         )
     numbers: NDArray[np.float64] = kinds.numbers(values, which)
     scaled = kinds.scale_numbers(numbers, which)
-    require_representable(values, scaled, lambda i: f"{what} at {names[i]!r}")
+    require_representable(values, scaled, lambda position: owner_at(position) + name_at(position))
     return numbers
 
 
@@ -547,7 +571,7 @@ def check_rows(model: ModelState, rows: Mapping[Any, object]) -> tuple[Observati
         names, values = split_observations(answers_of(model, row, observations), what)
         features = [model.feature_store[name] for name in names]
         kinds = Kinds([feature.kind for feature in features])
-        values = _check_values(values, names, kinds, np.arange(len(values)), what)
+        values = as_numbers(values, kinds, np.arange(len(values)), what, names)
         feature_numbers = np.array([model.feature_store.number(name) for name in names], dtype=np.int64)
         order = np.argsort(feature_numbers)
         checked.append(ObservationList(feature_numbers[order], values[order]))
@@ -600,15 +624,7 @@ def _lists_of_table(model: ModelState, table: Table) -> ObservationLists:
     def where(i: int) -> str:
         return f"row {table.rows[table.row_index[i]]!r}, feature {table.features[index[i]]!r}"
 
-    impossible = kinds.impossible(values, index)
-    if impossible.any():
-        first = int(np.argmax(impossible))
-        kind = kinds[index[first]]
-        raise InputError(
-            f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind.option})"
-        )
-    numbers: NDArray[np.float64] = kinds.numbers(values, index)
-    require_representable(values, kinds.scale_numbers(numbers, index), where)
+    numbers = as_numbers(values, kinds, index, where)
     keys = np.array([model.feature_store.number(name) for name in table.features], dtype=np.int64)[index]
     order = np.lexsort((keys, table.row_index))
     counts = np.bincount(table.row_index, minlength=len(table.rows))

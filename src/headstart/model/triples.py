@@ -18,11 +18,11 @@ from headstart.errors import InputError, UnknownNameError, did_you_mean, for_use
 from headstart.model.features import Feature
 from headstart.model.inputs import (
     ObservationsLike,
-    advise_on_missing,
     advise_on_value,
     answer_weights,
     answers_of,
     as_mapping,
+    as_numbers,
     check_context,
     context_weights,
     require_digits,
@@ -35,7 +35,7 @@ from headstart.model.inputs import (
 from headstart.model.levels import category_columns, expand_triples, require_whole
 from headstart.model.state import ModelState
 from headstart.table import Kinds, Names
-from headstart.table.kinds import LARGEST, is_value, require_representable
+from headstart.table.kinds import LARGEST, is_value
 from headstart.table.names import MAX_SUGGESTIONS, as_name
 from headstart.table.reading import (
     Columns,
@@ -452,16 +452,7 @@ def _check_triples(
     def where(observation: int) -> str:
         return f"row {model.rows[rows[observation]]!r}, feature {names[index[observation]]!r}"
 
-    impossible = kinds.impossible(values, index)
-    if impossible.any():
-        first = int(np.flatnonzero(impossible)[0])
-        kind = kinds[index[first]]
-        raise InputError(
-            f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind.option})"
-            f"{advise_on_missing(values[first])}"
-        )
-    require_representable(values, kinds.scale(values, index), where)
-    values = kinds.numbers(values, index)
+    values = as_numbers(values, kinds, index, where)
     numbers = np.array([model.feature_store.number(feature.name) for feature in features], dtype=np.int64)
     # Unique cells have the same order as sorted observations; the index is that of their first occurrence.
     _, order = np.unique(rows.astype(np.int64) * len(names) + index, return_index=True)

@@ -97,9 +97,8 @@ def apply(state: LiveState, delta: Delta) -> LiveState:
         )
     fixed = np.array([feature.fixed for feature in triples.features], dtype=bool)
     for_rows = np.ones(len(triples.values), dtype=bool)
-    for_features = (
-        ~fixed[triples.feature_positions] if len(fixed) else for_rows
-    )  # fixed heads have no observations
+    # Fixed heads have no observations.
+    for_features = ~fixed[triples.feature_positions] if len(fixed) else for_rows
     model = add_observations(model, triples, (for_rows, for_features), list(delta.rows), new)
     return replace(state, model=model, left_out=state.left_out + left_out)
 
@@ -261,16 +260,12 @@ class LiveModel:
         fitted = Headstart.load(path).state
         state = LiveState.of(fitted)
         with self.store.reading() as connection, _bulk_loading():
-            state = self._rebuild(state, connection)
+            delta, number = read_all(connection, fitted.rows), read_last_number(connection)
+            state = _apply_stored(state, delta, number)
         LOG.info("loaded %s and applied %d changes in %.1f s", path, state.number, time.monotonic() - start)
         if state.left_out:
             LOG.warning("%d observations of the store cannot be used by %s", state.left_out, path)
         return Snapshot.of(state, identity, path)
-
-    def _rebuild(self, state: LiveState, connection: Connection) -> LiveState:
-        """Return the state of a loaded model after all changes of the store."""
-        delta, number = read_all(connection, state.model.rows), read_last_number(connection)
-        return _apply_stored(state, delta, number)
 
     def catch_up(self, connection: Connection) -> LiveState:
         """Return the state of the snapshot after all changes that the connection's transaction can see."""
