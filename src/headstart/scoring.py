@@ -30,7 +30,7 @@ from headstart.model import Headstart
 from headstart.model.cell_predictions import leave_out, predict_features, predict_pairs
 from headstart.model.inputs import as_list, whole_number
 from headstart.model.prediction import Prediction, require_level
-from headstart.model.ranking import TargetRow, best_features, require_contexts, require_same_units
+from headstart.model.ranking import Selection, TargetRow, best_features, require_contexts, require_same_units
 from headstart.model.saving.folder import model_digest
 from headstart.model.scores import By, Criterion
 from headstart.model.state import ModelState
@@ -512,9 +512,8 @@ class Scorer:
             [TargetRow(name, int(position)) for name, position in zip(names, positions, strict=True)],
             state.row_store.take(positions),
             top,
-            question.features,
+            Selection(question.features, question.exclude_observed),
             question.criterion,
-            exclude_observed=question.exclude_observed,
             mixed_kinds=question.mixed_kinds,
         )
         counts = np.array([len(slots) for slots, _ in best], dtype=np.int64)

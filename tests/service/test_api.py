@@ -135,7 +135,7 @@ def test_lists_are_paged_searched_and_sorted(client: TestClient) -> None:
 
 
 def test_uncertainty_is_the_mean_variance_of_outputs_over_rows(client: TestClient) -> None:
-    fitted = client.service.snapshot.fitted  # type: ignore[attr-defined]
+    fitted = client.service.snapshot.model_state  # type: ignore[attr-defined]
     shown = client.get("/v1/features/f3").json()["uncertainty"]
     _, heads = fitted.feature_store.take(["f3"])
     size = heads.weight.shape[1] + 1

@@ -70,8 +70,8 @@ class CHNBayes(ClosedFormAdapter):
     θ ~ N(description·base + s·net([g(Σ f / (k + 4), log k); h(description)]), C), conditioned on the k
     observations of the context. h reads the informative metadata columns (``HeadPrior.readable_columns``).
     The inputs of f are a row's code, its value, and the residual of the value from the prediction by
-    metadata. Heads read the backbone's activation and learned activations φ(code).
-    A mean over the context, unlike a sum, generalises to more shots than in training.
+    metadata. Heads read the backbone's activation and learned activations φ(code). A mean over the context,
+    unlike a sum, generalises to more shots than in training.
 
     With ``blend``, the head has the moments of a mixture of this head and that of ``BayesHead``. The weights
     of the mixture depend on the number of shots.

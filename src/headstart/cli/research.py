@@ -75,8 +75,8 @@ def benchmark(
     """Hold out some features, treat them as new, and measure how well each method predicts them.
 
     Every method is scored on the same cells at every number of shots. Some rows are held out as well, and
-    predicted from a few of their observations. After an interruption, the same
-    command continues with the splits that are not finished.
+    predicted from a few of their observations. After an interruption, the same command continues with the
+    splits that are not finished.
 
     Example: [bold]headstart benchmark ratings.csv --metadata films.csv --row user
     --feature film --value stars --methods auto,mean,knn-10 --splits 5 --out compared[/bold]

@@ -1,8 +1,8 @@
 """Clicks: observations that are recorded only where they are positive.
 
 Every cell of a click feature is a weak zero, and a click is one more observation of 1, weighted by its
-``confidence``. Over all cells the zeros are sums of second moments,
-so that nothing of the size of the table is computed:
+``confidence``. Over all cells the zeros are sums of second moments, so that nothing of the size of the table
+is computed:
 
     row i      Σ over its clicks  +  α · e_i · Σ_j E[(v_j, b_j)(v_j, b_j)ᵀ]
     feature j  Σ over its clicks  +  α · e_j · Σ_i e_i · E[(u_i, 1)(u_i, 1)ᵀ]

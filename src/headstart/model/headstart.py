@@ -64,6 +64,7 @@ from headstart.model.levels import columns_of, expand_new_features, renamed_colu
 from headstart.model.prediction import Prediction
 from headstart.model.ranking import (
     Ranking,
+    Selection,
     one_target_row,
     rank_features,
     rank_rows,
@@ -822,11 +823,8 @@ class Headstart:
             state,
             one_target_row(state, row),
             whole_number(n, "recommend()"),
-            optional_list(features),
+            Selection.of(features, exclude_observed, exclude, where),
             Criterion(default_criterion(state, by), quantile, random_state),
-            exclude_observed=exclude_observed,
-            exclude=as_list(exclude),
-            where=where,
             mixed_kinds=mixed_kinds,
             level=level,
         )
@@ -866,11 +864,8 @@ class Headstart:
             state,
             target_rows(state, rows),
             whole_number(n, "recommend_many()"),
-            optional_list(features),
+            Selection.of(features, exclude_observed, exclude, where),
             Criterion(default_criterion(state, by), quantile, random_state),
-            exclude_observed=exclude_observed,
-            exclude=as_list(exclude),
-            where=where,
             mixed_kinds=mixed_kinds,
             level=level,
         )
@@ -930,11 +925,8 @@ class Headstart:
             self.state,
             feature,
             whole_number(n, "audience()"),
-            optional_list(rows),
+            Selection.of(rows, exclude_observed, exclude, where),
             Criterion(by, quantile, random_state),
-            exclude_observed=exclude_observed,
-            exclude=as_list(exclude),
-            where=where,
             level=level,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from headstart.model.inputs import (
     as_row_mapping,
     encode_rows,
     is_observations,
+    optional_list,
     require_mapping,
     truth,
     unique_names,
@@ -225,6 +226,34 @@ def _candidates_above(
     return torch.cat([torch.nonzero(score(part)[line] >= threshold)[:, 0] + part.start for part in parts])
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Which features or rows to rank.
+
+    Attributes
+    ----------
+    names : sequence, optional
+        The names of candidates; all by default.
+    exclude_observed : bool, default=True
+        Whether to leave out observed cells.
+    exclude : sequence, default=()
+        The names to leave out.
+    where : mapping, optional
+        The metadata that candidates must have: one of the values in each column.
+    """
+
+    names: Sequence[Any] | None = None
+    exclude_observed: bool = True
+    exclude: Sequence[Any] = ()
+    where: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, names: Any, exclude_observed: object, exclude: Any, where: Mapping[str, Any] | None) -> Self:
+        """Check the arguments of ``Headstart.recommend``; one name may stand for a list."""
+        exclude_observed = truth(exclude_observed, "exclude_observed")
+        return cls(optional_list(names), exclude_observed, as_list(exclude), where)
+
+
 _ROWS_AT_ONCE = 256  # target rows whose scores are computed together
 
 _MOST_NEAR = 4096  # candidates that are scored again in double precision
@@ -290,29 +319,15 @@ def rank_features(
     model: ModelState,
     targets: TargetRows,
     n: int,
-    features: Sequence[Any] | None,
+    selection: Selection,
     criterion: Criterion,
     *,
-    exclude_observed: bool,
     mixed_kinds: bool,
     level: float,
-    exclude: Sequence[Any] = (),
-    where: Mapping[str, Any] | None = None,
 ) -> list[Ranking]:
     """Rank features for each target row, best first; the parameters are those of ``Headstart.recommend``."""
     rows, states = targets
-    best = best_features(
-        model,
-        rows,
-        states,
-        n,
-        features,
-        criterion,
-        exclude_observed=exclude_observed,
-        mixed_kinds=mixed_kinds,
-        exclude=exclude,
-        where=where,
-    )
+    best = best_features(model, rows, states, n, selection, criterion, mixed_kinds=mixed_kinds)
     stored = model.feature_store.columns.features
     rankings = []
     for line, (row, (slots, score)) in enumerate(zip(rows, best, strict=True)):
@@ -342,37 +357,20 @@ def best_features(
     rows: Sequence[TargetRow],
     states: RowStates,
     n: int,
-    features: Sequence[Any] | None,
+    selection: Selection,
     criterion: Criterion,
     *,
-    exclude_observed: bool,
     mixed_kinds: bool,
-    exclude: Sequence[Any] = (),
-    where: Mapping[str, Any] | None = None,
 ) -> list[ScoredSlots]:
     """Return, for each row, the slots of the best features, best first, and their scores."""
     columns = model.feature_store.columns
-    exclude_observed = truth(exclude_observed, "exclude_observed")
     mixed_kinds = truth(mixed_kinds, "mixed_kinds")
-    slots = _slots_of(model, columns, features, criterion)
-    if len(exclude):
-        excluded_columns = columns_of(model, exclude)
-        slots = np.setdiff1d(slots, np.array(model.feature_store.slots(excluded_columns), dtype=np.int64))
-    if where is not None:
-        stored, schema = columns.features, model.schema
-        _check_filter(where, [] if schema is None else [column.name for column in schema.columns])
-        keep = [_matches(stored[slot].readable_metadata(schema), where) for slot in slots]
-        slots = slots[np.array(keep, dtype=bool)]
+    slots = _candidate_slots(model, columns, selection, criterion)
     if criterion.by != "information" and not mixed_kinds and len(slots):
         require_same_units(columns, slots, for_user("recommend()", "headstart recommend"))
-    if exclude_observed:
+    if selection.exclude_observed:
         require_contexts(columns, slots)
-    excluded = [observed_slots(model, columns, row) if exclude_observed else _EMPTY for row in rows]
-    if len(model.not_applicable):
-        excluded = [
-            np.union1d(slots_of_row, _not_applicable_slots(model, row))
-            for slots_of_row, row in zip(excluded, rows, strict=True)
-        ]
+    excluded = [_excluded_slots(model, columns, row, selection) for row in rows]
     if criterion.by == "information":
         return most_informative_features(model, columns, slots, states, n, excluded)
     chosen: list[ScoredSlots] = []
@@ -384,6 +382,34 @@ def best_features(
     if criterion.by == "lift":  # a difference has no offset
         return [(best, score * columns.spans[best]) for best, score in chosen]
     return [(best, columns.values_of(best, score)) for best, score in chosen]
+
+
+def _candidate_slots(
+    model: ModelState, columns: FeatureColumns, selection: Selection, criterion: Criterion
+) -> NDArray[np.int64]:
+    """Return the slots of the candidates of a ``selection``."""
+    slots = _slots_of(model, columns, selection.names, criterion)
+    if len(selection.exclude):
+        excluded_columns = columns_of(model, selection.exclude)
+        slots = np.setdiff1d(slots, np.array(model.feature_store.slots(excluded_columns), dtype=np.int64))
+    where, stored, schema = selection.where, columns.features, model.schema
+    if where is None:
+        return slots
+    _check_filter(where, [] if schema is None else [column.name for column in schema.columns])
+    keep = [_matches(stored[slot].readable_metadata(schema), where) for slot in slots]
+    kept: NDArray[np.int64] = slots[np.array(keep, dtype=bool)]
+    return kept
+
+
+def _excluded_slots(
+    model: ModelState, columns: FeatureColumns, row: TargetRow, selection: Selection
+) -> NDArray[np.int64]:
+    """Return the slots of the features that a row has observed, or that do not apply to it."""
+    excluded = observed_slots(model, columns, row) if selection.exclude_observed else _EMPTY
+    if not len(model.not_applicable):
+        return excluded
+    not_applicable = columns_of(model, model.not_applicable.features_of(row.name))
+    return np.union1d(excluded, np.array(model.feature_store.slots(not_applicable), dtype=np.int64))
 
 
 def _slots_of(
@@ -420,12 +446,6 @@ def require_contexts(columns: FeatureColumns, slots: NDArray[np.int64]) -> None:
             f"observed it; {for_user('pass exclude_observed=False', 'use --include-observed')}, or fit with "
             f"{option_name('adapter', 'bayes')}"
         )
-
-
-def _not_applicable_slots(model: ModelState, row: TargetRow) -> NDArray[np.int64]:
-    """Return the slots of the features that do not apply to a row."""
-    features = columns_of(model, model.not_applicable.features_of(row.name))
-    return np.array(model.feature_store.slots(features), dtype=np.int64)
 
 
 def observed_slots(model: ModelState, columns: FeatureColumns, row: TargetRow) -> NDArray[np.int64]:
@@ -530,10 +550,10 @@ def _bounded_candidates(
         most = replace(least, variance=least.variance + norms * size)
         ends = [score_predictions(model, criterion, candidates, state, end)[0] for end in (least, most)]
         low, high = torch.minimum(*ends), torch.maximum(*ends)
-    barred = torch.from_numpy(_excluded_cells(selected, [excluded])[1])
+    left_out = torch.from_numpy(_excluded_cells(selected, [excluded])[1])
     if unused is not None:
-        barred = torch.cat([barred, torch.nonzero(unused)[:, 0]])
-    low, high = (part.index_fill(0, barred, -torch.inf) for part in (low, high))
+        left_out = torch.cat([left_out, torch.nonzero(unused)[:, 0]])
+    low, high = (part.index_fill(0, left_out, -torch.inf) for part in (low, high))
     threshold = torch.topk(low, n).values
     slack = _ROUNDING * threshold.abs().clamp(min=1).where(threshold.isfinite(), 1.0).max()
     near = torch.nonzero((high >= threshold[-1] - slack) & high.isfinite())[:, 0].numpy()
@@ -569,27 +589,24 @@ def rank_rows(
     model: ModelState,
     feature: object,
     n: int,
-    rows: Sequence[Any] | None,
+    selection: Selection,
     criterion: Criterion,
     *,
-    exclude_observed: bool,
     level: float,
-    exclude: Sequence[Any] = (),
-    where: Mapping[str, Any] | None = None,
 ) -> Ranking:
     """Rank rows for one feature, best first; the parameters are those of ``Headstart.audience``."""
     if criterion.by == "information":
         feature = most_uncertain_level(model, feature)
     (known,), heads = model.feature_store.take([feature])
-    exclude_observed = truth(exclude_observed, "exclude_observed")
-    if exclude_observed:
+    if selection.exclude_observed:
         require_contexts(model.feature_store.columns, np.array(model.feature_store.slots([feature])))
-    excluded = model.observers(known) if exclude_observed else _EMPTY
-    if len(exclude):
-        others = model.rows.positions([as_name(row, "row") for row in exclude])
+    excluded = model.observers(known) if selection.exclude_observed else _EMPTY
+    if len(selection.exclude):
+        others = model.rows.positions([as_name(row, "row") for row in selection.exclude])
         excluded = np.union1d(excluded, others)
-    candidates = candidate_rows(model, rows, known, excluded)
+    candidates = candidate_rows(model, selection.names, known, excluded)
     records = None if model.row_metadata is None else model.row_metadata.lines
+    where = selection.where
     if where is not None:
         _check_filter(where, [] if records is None else records.column_names)
     if where:

@@ -224,8 +224,8 @@ class Snapshot:
     path: Path
 
     @property
-    def fitted(self) -> ModelState:
-        """The model state of ``state``."""
+    def model_state(self) -> ModelState:
+        """The state of ``model``."""
         return self.state.model
 
     @classmethod

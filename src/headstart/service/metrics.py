@@ -88,8 +88,8 @@ class Metrics:
         """Return all metrics in Prometheus's text format, and its media type."""
         if snapshot is not None:
             self.number.set(snapshot.state.number)
-            self.features.set(len(snapshot.fitted.feature_store.feature_names))
-            self.rows.set(len(snapshot.fitted.rows))
+            self.features.set(len(snapshot.model_state.feature_store.feature_names))
+            self.rows.set(len(snapshot.model_state.rows))
         registry = self._registry
         if self._several:
             registry = CollectorRegistry()

@@ -137,13 +137,13 @@ def list_features(
     """List features, page by page, with shots, uncertainty and the prediction of an average row."""
     service = service_of(request)
     snapshot = service.snapshot
-    index: FeatureIndex = request.app.state.indices.of(snapshot.fitted)
+    index: FeatureIndex = request.app.state.indices.of(snapshot.model_state)
     positions = index.find(search, sort, descending=order == "desc")
     page = positions[offset : offset + limit]
     names = [index.names[position] for position in page.tolist()]
     times: dict[str, datetime] = {}
     with suppress(StorageError):  # a list without times is better than none
-        first = {(category_columns(snapshot.fitted, name) or [name])[0]: name for name in names}
+        first = {(category_columns(snapshot.model_state, name) or [name])[0]: name for name in names}
         times = {first[column]: at for column, at in service.store.times(list(first)).items()}
     lines = []
     titles = index.titles(page)
@@ -167,7 +167,7 @@ def list_features(
 
 def _kind_and_shots(snapshot: Snapshot, name: str) -> tuple[Kind, int]:
     """Return the kind of a feature, of a category with its levels, and its number of observations."""
-    feature_store, columns = snapshot.fitted.feature_store, category_columns(snapshot.fitted, name)
+    feature_store, columns = snapshot.model_state.feature_store, category_columns(snapshot.model_state, name)
     if not columns:
         return feature_store[name].kind, feature_store[name].shots
     levels = tuple(split_column(column)[1] for column in columns)
@@ -187,10 +187,11 @@ def show_feature(request: Request, name: str) -> Response:
     snapshot = service.snapshot
     with not_found():
         feature = snapshot.model.feature(name)
-    index: FeatureIndex = request.app.state.indices.of(snapshot.fitted)
+    index: FeatureIndex = request.app.state.indices.of(snapshot.model_state)
     stored = None
     with suppress(StorageError):
-        stored = service.store.feature((category_columns(snapshot.fitted, feature.name) or [feature.name])[0])
+        columns = category_columns(snapshot.model_state, feature.name) or [feature.name]
+        stored = service.store.feature(columns[0])
     content = {
         "name": feature.name,
         "title": _titles(snapshot, [feature.name]).get(feature.name, ""),
@@ -221,7 +222,7 @@ def show_history(request: Request, name: str) -> Response:
     service = service_of(request)
     snapshot = service.snapshot
     with not_found():
-        feature = snapshot.fitted.feature_store[name].name
+        feature = snapshot.model_state.feature_store[name].name
     observations = service.store.observations_of(feature)
     points = history(snapshot.state, feature, [cell.row for cell, _ in observations])
     return answer(snapshot, {"feature": feature, "history": points})
@@ -256,7 +257,7 @@ def list_rows(
     """List the names of rows, page by page, with their titles if there are any."""
     snapshot = service_of(request).snapshot
     text = search.strip()
-    names = snapshot.model.find_rows(text) if text else list(snapshot.fitted.rows)
+    names = snapshot.model.find_rows(text) if text else list(snapshot.model_state.rows)
     page = names[offset : offset + limit]
     titles = snapshot.model.row_titles(page)
     content = {"total": len(names), "offset": offset, "rows": page}
@@ -279,7 +280,7 @@ def show_row(request: Request, name: str) -> Response:
         "metadata": row.metadata,
         "observations": row.observations,
         "titles": _titles(snapshot, list(row.observations)),
-        "fitted": snapshot.fitted.rows.position(row.name) < snapshot.state.fitted_rows,
+        "fitted": snapshot.model_state.rows.position(row.name) < snapshot.state.fitted_rows,
         "added": format_time(stored.at if stored else None),
     }
     return answer(snapshot, content)
@@ -287,7 +288,7 @@ def show_row(request: Request, name: str) -> Response:
 
 def _titles(snapshot: Snapshot, features: list[str]) -> dict[str, str]:
     """Return the titles of features that have one, by name."""
-    titles = feature_titles(snapshot.fitted, features) or ()
+    titles = feature_titles(snapshot.model_state, features) or ()
     return {name: title for name, title in zip(features, titles, strict=False) if title}
 
 
@@ -372,9 +373,9 @@ def _predict_one_by_one(snapshot: Snapshot, rows: list[str], body: Predict) -> d
     lines = []
     for row in rows:
         with error_at("/rows"):
-            snapshot.fitted.rows.position(row)
+            snapshot.model_state.rows.position(row)
         for feature in body.features:
-            numbers = predict_one_cell(snapshot.fitted, row, feature, body.level)
+            numbers = predict_one_cell(snapshot.model_state, row, feature, body.level)
             line = {"row": row, "feature": feature, **numbers._asdict()}
             lines.append(line | ({"label": NOT_APPLICABLE} if np.isnan(numbers.mean) else {}))
     return {"level": body.level, "predictions": lines}
@@ -438,7 +439,7 @@ def impute(request: Request, body: Impute) -> Response:
     """Fill the missing cells of rows and features ``m`` times; observed cells have their values."""
     service = service_of(request)
     snapshot = service.snapshot
-    rows, features = body.rows or snapshot.fitted.rows, body.features or snapshot.model.features
+    rows, features = body.rows or snapshot.model_state.rows, body.features or snapshot.model.features
     _require_few_values(service, len(rows), len(features), body.m, "/m")
     with error_at("/features"):
         for name in body.features or ():
@@ -498,8 +499,8 @@ def _snapshot_with(request: Request, feature: str, *, category: bool = True) -> 
     """
     snapshot = service_of(request).snapshot
     with error_at("/feature"):
-        if not (category and category_columns(snapshot.fitted, feature)):
-            snapshot.fitted.feature_store[feature]
+        if not (category and category_columns(snapshot.model_state, feature)):
+            snapshot.model_state.feature_store[feature]
     return snapshot
 
 
@@ -599,7 +600,7 @@ def model(request: Request) -> Response:
         "added_features": info.features - state.fitted_features,
         "added_rows": info.rows - state.fitted_rows,
         "left_out": state.left_out,
-        "kinds": [str(kind) for kind in snapshot.fitted.kinds[:20]],
+        "kinds": [str(kind) for kind in snapshot.model_state.kinds[:20]],
         "metadata": info.metadata,
         "words": _words(snapshot),
     }
@@ -608,7 +609,7 @@ def model(request: Request) -> Response:
 
 def _words(snapshot: Snapshot) -> dict[str, str | None]:
     """Return the page's names for rows, features and values; the unit is None if values have no name."""
-    words = snapshot.fitted.words
+    words = snapshot.model_state.words
     return {
         "row": words.row,
         "rows": plural(words.row),
@@ -631,7 +632,7 @@ def take_over(request: Request, body: TakeOver) -> Response:
 def schema(request: Request) -> Response:
     """Return the metadata columns of features and rows, with known values and ranges."""
     snapshot = service_of(request).snapshot
-    fitted = snapshot.fitted
+    fitted = snapshot.model_state
     row_metadata = fitted.row_metadata
     # The levels of categories are metadata that no one enters.
     level_column = LEVEL if any(isinstance(kind.margin, Category) for kind in fitted.kinds) else None
@@ -681,7 +682,7 @@ def _curve(errors: list[ExpectedError]) -> list[dict[str, Any]]:
 
 
 def _calibration(snapshot: Snapshot) -> dict[str, Any]:
-    calibration, types = snapshot.fitted.calibration, {kind.type for kind in snapshot.fitted.kinds}
+    calibration, types = snapshot.model_state.calibration, {kind.type for kind in snapshot.model_state.kinds}
     return {
         "shots": calibration.marks.tolist(),
         "levels": list(LEVELS),
@@ -709,7 +710,7 @@ def _surprise(bucket: ErrorBucket) -> dict[str, Any]:
 def _staleness(snapshot: Snapshot, buckets: list[ErrorBucket]) -> dict[str, Any]:
     """Return ``Headstart.staleness`` for the observations of all periods."""
     sums = ErrorSums(*(sum(numbers) for numbers in zip(*(bucket.errors for bucket in buckets), strict=True)))
-    staleness = staleness_of(sums, len(snapshot.fitted.knowledge.cells.index))
+    staleness = staleness_of(sums, len(snapshot.model_state.knowledge.cells.index))
     return {
         "observations": staleness.observations,
         "growth": staleness.growth,

@@ -191,8 +191,8 @@ class Table:
             The types of metadata columns: number, date, category, labels, text, vector, custom or ignore.
             ``text`` is encoded by the default sentence encoder if it is on this machine, otherwise by word
             pieces (``text:static``) or, below 64 texts, by hashed words (``text:64``); ``text:MODEL`` names
-            a sentence encoder or its folder,
-            and ``text:128`` hashes words into 128 numbers. Other types are inferred.
+            a sentence encoder or its folder, and ``text:128`` hashes words into 128 numbers. Other types are
+            inferred.
         row_metadata_types : mapping of str to str, optional
             The types of row metadata columns, as ``metadata_types``; there is no type custom for them.
         duplicates : {"error", "last", "mean", "sum"}, default="error"
