@@ -54,8 +54,8 @@ _PLACES = {
     "network_margin": "training.judge:_MARGIN",
     "cells_predicted_together": "training.comparison:_CELLS_AT_ONCE",
     "held_out_rows": "training.comparison:_MOST_ROWS",
-    "local_harm": "training.judge:_LOCAL_HARM",
-    "local_margin": "training.judge:_LOCAL_MARGIN",
+    "local_harm": "training.adjustments:_LOCAL_HARM",
+    "local_margin": "training.adjustments:_LOCAL_MARGIN",
     # evaluate
     "ranked_cells_per_block": "evaluate.rankings:_CELLS_AT_ONCE",
     # model

@@ -32,6 +32,7 @@ from headstart.model import Headstart
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
+from headstart.training.adjustments import fit_known_strengths, fit_local_strengths
 from headstart.training.calibration import Outcome, RowOutcomes
 from headstart.training.comparison import (
     CandidateOutcomes,
@@ -46,15 +47,7 @@ from headstart.training.comparison import (
     weighted_ndcg,
 )
 from headstart.training.episodes import cross_fitted_tasks
-from headstart.training.judge import (
-    LIKE_KNOWN,
-    Judge,
-    draw_folds,
-    fit_known_strengths,
-    fit_local_strengths,
-    means_apply,
-    train_best,
-)
+from headstart.training.judge import LIKE_KNOWN, Judge, draw_folds, means_apply, train_best
 from headstart.training.meta_training import validation_episodes
 from headstart.training.recipe import AdapterTrainer, Recipe, prepare, train
 from headstart.training.table_inputs import feature_batch, modelled_table

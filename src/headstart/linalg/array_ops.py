@@ -3,8 +3,8 @@
 ``gaussian`` and ``laplace`` use these primitives to write each formula once. A batch of features is a torch
 tensor with a leading axis, which can be differentiated and moved to a device. A single feature, or a stack of
 some, is a numpy array without or with that axis: matrices are so small that the overhead of torch calls
-exceeds the arithmetic.
-Both libraries have ``@``, ``.mT``, indexing and arithmetic in common; the other operations are here.
+exceeds the arithmetic. Both libraries have ``@``, ``.mT``, indexing and arithmetic in common; the other
+operations are here.
 """
 
 from __future__ import annotations
