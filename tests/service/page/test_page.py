@@ -65,7 +65,7 @@ def test_a_feature_is_added_observed_and_removed(open_page: Open, api: httpx.Cli
     shown = api.get("/v1/features/Dune%203").json()
     assert shown["metadata"] == {"year": 2026, "genre": "crime", "tags": ["new", "good"]}
     assert shown["observations"] == {"u1": 4}
-    assert "1 shot" in page.locator("#facts").inner_text()
+    assert "1 observation" in page.locator("#facts").inner_text()
     before = mean(api, "Dune 3")
     assert f"mean {before:.2f}" in page.get_by_role("img", name="Predicted distribution").get_attribute(
         "aria-label"
@@ -81,7 +81,7 @@ def test_a_feature_is_added_observed_and_removed(open_page: Open, api: httpx.Cli
     page.get_by_label("Row", exact=True).nth(1).fill(other)
     page.get_by_label("Value (1–5)").nth(1).fill("1")
     page.get_by_role("button", name="Save observations").click()
-    effect = page.get_by_text("Added 2 observations; the feature now has 3 shots.")
+    effect = page.get_by_text("Added 2 observations; the feature now has 3 observations.")
     effect.wait_for()
     after = mean(api, "Dune 3")
     assert after < before
@@ -184,8 +184,11 @@ def test_the_page_speaks_the_words_of_the_table(open_page: Open, tmp_path: Path)
         page.get_by_role("link", name="Tale 4").click()
         page.get_by_role("heading", name="Tale 4", level=1).wait_for()
         settle(page)
-        page.get_by_label("User", exact=True).fill("u3")
+        page.get_by_label("User", exact=True).fill("u99")
         page.get_by_label("Stars (1–5)").fill("5")
+        page.get_by_role("button", name="Save observations").click()
+        page.get_by_role("alert").filter(has_text="unknown user 'u99'").wait_for()
+        page.get_by_label("User", exact=True).fill("u3")
         page.get_by_role("button", name="Save observations").click()
         page.get_by_text("the film now has").wait_for()
         page.get_by_role("link", name="Users", exact=True).first.click()
@@ -194,6 +197,12 @@ def test_the_page_speaks_the_words_of_the_table(open_page: Open, tmp_path: Path)
         page.get_by_role("button", name="Remove this user").wait_for()
         settle(page)
         assert "stars from" in page.get_by_role("img", name="Why:").get_attribute("aria-label")
+
+
+def test_the_list_shows_predictions_on_a_phone(open_page: Open) -> None:
+    page = open_page(**MODES["phone"])
+    line = page.get_by_role("row").nth(1)
+    assert all(cell.is_visible() for cell in line.get_by_role("cell").all())
 
 
 def test_names_are_shown_as_text(open_page: Open, api: httpx.Client) -> None:
@@ -275,9 +284,9 @@ def test_quality_is_drawn(open_page: Open, api: httpx.Client) -> None:
 
     page.route("**/v1/quality", judged)
     page.reload()
-    chart = page.get_by_role("img", name="Error by shots")
+    chart = page.get_by_role("img", name="Error by number of observations")
     chart.wait_for()
-    assert "On 12 features held out of training: 0.900 at 0 shots, 0.820 at 8" in chart.get_attribute(
+    assert "On 12 features held out of training: 0.900 at 0 observations, 0.820 at 8" in chart.get_attribute(
         "aria-label"
     )
     assert chart.locator("circle").count() == len(curve)

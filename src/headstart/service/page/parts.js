@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { h, uniqueId } from "./dom.js";
 import { formatMetadata } from "./format.js";
+import { inWords } from "./words.js";
 
 /** Show an error, with the fields that it concerns. */
 export function problem(error) {
@@ -11,12 +12,12 @@ export function problem(error) {
   return h(
     "div",
     { class: "problem", role: "alert" },
-    h("p", null, error.message),
+    h("p", null, inWords(error.message)),
     fields.length > 0 &&
       h(
         "ul",
         null,
-        fields.slice(0, 8).map(({ field, detail }) => h("li", null, `${field ?? ""} ${detail}`.trim())),
+        fields.slice(0, 8).map(({ field, detail }) => h("li", null, `${field ?? ""} ${inWords(detail)}`.trim())),
       ),
   );
 }

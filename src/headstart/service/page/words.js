@@ -29,3 +29,7 @@ const whole = new Intl.NumberFormat("en");
 /** Write a number of rows or features in their words: countOf(2, "row") is "2 users". */
 export const countOf = (value, kind) =>
   `${whole.format(value)} ${value === 1 ? words[kind] : words[`${kind}s`]}`;
+
+/** Write a message of the service in the words of the model: "unknown row 'x'" is "unknown user 'x'". */
+export const inWords = (message) =>
+  message.replace(/\b(rows?|features?)(?=:? ['"‘“])/g, (noun) => words[noun]);

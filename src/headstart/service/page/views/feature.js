@@ -89,9 +89,9 @@ function factsOf(known) {
   const since = known.added
     ? `. Added ${formatTime(known.added)}`
     : known.fitted
-      ? ". In the model since the fit"
+      ? ". In the saved model"
       : "";
-  return `${formatKind(known.kind)}, ${count(known.shots, "shot")}${uncertainty}${since}.`;
+  return `${formatKind(known.kind)}, ${count(known.shots, "observation")}${uncertainty}${since}.`;
 }
 
 function effectOf({ now, before, known }, added, warning) {
@@ -103,7 +103,7 @@ function effectOf({ now, before, known }, added, warning) {
       h("dd", null, `${estimate(from)} → `, h("strong", null, estimate(to))),
     );
   return [
-    h("p", null, `Added ${count(added, "observation")}; the ${words.feature} now has ${count(known.shots, "shot")}.`),
+    h("p", null, `Added ${count(added, "observation")}; the ${words.feature} now has ${count(known.shots, "observation")}.`),
     now.levels
       ? null
       : h(

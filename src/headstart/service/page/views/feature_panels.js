@@ -41,7 +41,7 @@ export function distribution({ known, now, before }) {
 
 const sameBins = (one, other) => one.edges.every((edge, i) => edge === other.edges[i]);
 
-/** Show the mean prediction by shots. */
+/** Show the mean prediction by the number of observations. */
 export async function history(address, known) {
   const { history: points } = await get(`${address}/history`);
   if (points.length < 2) {
@@ -51,7 +51,7 @@ export async function history(address, known) {
         "p",
         { class: "muted" },
         known.fitted
-          ? "There are no observations since the fit. The line begins with the first one."
+          ? "There are no new observations yet. The line begins with the first one."
           : "There are no observations yet. The line begins with the first one.",
       ),
     ];
@@ -60,11 +60,11 @@ export async function history(address, known) {
   return figure({
     title: "How the prediction moved",
     summary: `The mean over ${words.rows} went from ${estimate(points[0].mean)} to ${estimate(last.mean)}, its typical uncertainty (band) from ± ${estimate(points[0].std)} to ± ${estimate(last.std)}.`,
-    columns: ["Shots", "Mean", "Uncertainty", `${capital(words.rows)} differ by`],
+    columns: ["Observations", "Mean", "Uncertainty", `${capital(words.rows)} differ by`],
     lines: points.map((point) => [point.shots, point.mean, point.std, point.spread]),
     draw: curve(
       points.map((point) => ({ x: point.shots, y: point.mean, error: point.std })),
-      { xLabel: "shots", xs: points.length <= 10 ? points.map((point) => point.shots) : undefined },
+      { xLabel: "observations", xs: points.length <= 10 ? points.map((point) => point.shots) : undefined },
     ),
   });
 }

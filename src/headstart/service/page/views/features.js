@@ -15,8 +15,8 @@ const SORTS = {
   "name asc": "Name",
   "uncertainty desc": "Most uncertain first",
   "uncertainty asc": "Least uncertain first",
-  "shots asc": "Fewest shots first",
-  "shots desc": "Most shots first",
+  "shots asc": "Fewest observations first",
+  "shots desc": "Most observations first",
 };
 
 export async function features(content, _, parameters) {
@@ -124,7 +124,7 @@ function renderPage(page, query, address) {
       { class: "measure" },
       meter(Math.log1p(feature.shots) / maxShots),
       number(feature.shots),
-      h("span", { class: "narrow-only", "aria-hidden": "true" }, feature.shots === 1 ? "shot" : "shots"),
+      h("span", { class: "narrow-only", "aria-hidden": "true" }, feature.shots === 1 ? "observation" : "observations"),
     ),
     h(
       "span",
@@ -137,11 +137,11 @@ function renderPage(page, query, address) {
     h(
       "p",
       { class: "muted" },
-      `${countOf(page.total, "feature")}${query.search ? ` with “${query.search}” in the name or title` : ""}, ${kinds.join(", ")}. Predicted is for an average ${words.row}, with the 90 % interval. Bars compare the ${words.features} of this page: long blue bars are many shots (on a logarithmic scale), long orange ones much uncertainty.`,
+      `${countOf(page.total, "feature")}${query.search ? ` with “${query.search}” in the name or title` : ""}, ${kinds.join(", ")}. Predictions are for an average ${words.row}, with 90 % intervals. Bars compare the ${words.features} on this page: a long blue bar means many observations (on a logarithmic scale), a long orange one much uncertainty.`,
     ),
     table({
-      caption: `${capital(words.features)} with their prediction, shots and uncertainty`,
-      columns: [capital(words.feature), "Predicted", "Shots", "Uncertainty"],
+      caption: `${capital(words.features)} with their prediction, observations and uncertainty`,
+      columns: [capital(words.feature), "Predicted", "Observations", "Uncertainty"],
       lines,
     }),
     pager(page.total, query.offset, LIMIT, (offset) => address({ offset })),

@@ -1,4 +1,4 @@
-// The quality of predictions: errors by shots, calibration of intervals, and surprise over time.
+// The quality of predictions: errors by the number of observations, calibration of intervals, and surprise over time.
 
 import { get } from "../api.js";
 import { curve } from "../charts.js";
@@ -43,7 +43,7 @@ function emptyPart(title, text) {
 }
 
 function errors({ curve: points, judged_on: judged, means, unit }) {
-  const title = "Error by shots";
+  const title = "Error by number of observations";
   if (!points.length)
     return emptyPart(
       title,
@@ -52,8 +52,8 @@ function errors({ curve: points, judged_on: judged, means, unit }) {
   const [first, last] = [points[0], points.at(-1)];
   return figure({
     title,
-    summary: `On ${countOf(judged, "feature")} held out of training: ${first.error.toFixed(3)} at ${count(first.shots, "shot")}, ${last.error.toFixed(3)} at ${number(last.shots)}; ${unit}. Lower is better; the band is the standard error.`,
-    columns: ["Shots", "Error", "Standard error", ...(means.length ? [capital(MEANS)] : [])],
+    summary: `On ${countOf(judged, "feature")} held out of training: ${first.error.toFixed(3)} at ${count(first.shots, "observation")}, ${last.error.toFixed(3)} at ${number(last.shots)}; ${unit}. Lower is better; the band is the standard error.`,
+    columns: ["Observations", "Error", "Standard error", ...(means.length ? [capital(MEANS)] : [])],
     lines: points.map((point, i) => [
       point.shots,
       point.error,
@@ -69,7 +69,7 @@ function errors({ curve: points, judged_on: judged, means, unit }) {
     draw: curve(
       points.map((point) => ({ x: point.shots, y: point.error, error: point.standard_error })),
       {
-        xLabel: "shots",
+        xLabel: "observations",
         transform: Math.log1p,
         xs: points.map((point) => point.shots),
         compared: means.map((point) => ({ x: point.shots, y: point.error })),
@@ -132,11 +132,11 @@ function calibration({ calibration: fitted }) {
         height: 190,
         summary:
           "The factor of the width of intervals at which they contain 90 % of held-out values. At 1 they need no correction.",
-        columns: ["Shots", ...fitted.levels.map((level) => `${Math.round(level * 100)} %`)],
+        columns: ["Observations", ...fitted.levels.map((level) => `${Math.round(level * 100)} %`)],
         lines: fitted.shots.map((shots, i) => [shots, ...fitted.factors[kind][i]]),
         draw: curve(
           fitted.shots.map((shots, i) => ({ x: shots, y: fitted.factors[kind][i][column] })),
-          { xLabel: "shots", transform: Math.log1p, xs: fitted.shots, level: 1, zero: true },
+          { xLabel: "observations", transform: Math.log1p, xs: fitted.shots, level: 1, zero: true },
         ),
       }),
     );
@@ -145,7 +145,7 @@ function calibration({ calibration: fitted }) {
     table({
       caption: "Log-odds of kind binary are multiplied by a slope and shifted",
       shown: true,
-      columns: ["Shots", "Slope", "Shift"],
+      columns: ["Observations", "Slope", "Shift"],
       lines: fitted.shots.map((shots, i) => [
         number(shots),
         number(fitted.slopes[i]),
@@ -160,7 +160,7 @@ function metadata({ metadata: columns }) {
   if (!shares.length) return null;
   return [
     h("h2", null, "Use of metadata"),
-    h("p", { class: "muted" }, "The reduction of the error by each column at zero shots."),
+    h("p", { class: "muted" }, "The reduction of the error by each column without observations."),
     table({
       caption: "Share of the error that each metadata column removes",
       columns: ["Column", "Share"],

@@ -26,7 +26,7 @@ export async function row(content, name) {
   const since = known.added
     ? ` Added ${formatTime(known.added)}.`
     : known.fitted
-      ? " In the model since the fit."
+      ? " In the saved model."
       : "";
   const showLead = ({ observations }) => {
     lead.textContent = `Observed ${countOf(Object.keys(observations).length, "feature")}.${since}`;
