@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -14,9 +15,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(*command: str | Path, **more: object) -> str:
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    """Run a command without PYTHONPATH, which could name this checkout."""
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, **more
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )
     assert done.returncode == 0, done.stderr or done.stdout
     return done.stdout
