@@ -130,6 +130,13 @@ def test_rows_and_metadata_that_the_model_lacks_do_not_matter(split: tuple[Heads
     assert described.curves("rmse")["bayes"].mean[0] != plain.curves("rmse")["bayes"].mean[0]
 
 
+def test_default_shots_are_those_that_leave_a_target(split: tuple[Headstart, Table]) -> None:
+    model, new = split
+    few = pd.DataFrame({"row": list(new.rows[:6]), "feature": ["x"] * 6, "value": [1, 5, 2, 4, 3, 3]})
+    curve = model.evaluate(Table.read(few, kinds="rating:1:5")).curves("rmse")["bayes"]
+    assert curve.shots == [0, 1, 2, 4]
+
+
 def test_what_cannot_be_evaluated_is_refused(split: tuple[Headstart, Table]) -> None:
     model, new = split
     strange = pd.DataFrame({"row": ["a", "b"], "feature": ["x", "x"], "value": [1, 5]})
@@ -141,7 +148,7 @@ def test_what_cannot_be_evaluated_is_refused(split: tuple[Headstart, Table]) -> 
         model.evaluate(new, on="rows")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"knows none of the table's features.*on='features'"):
         model.evaluate(new, on="cells")
-    with pytest.raises(InputError, match="500 shots leave no observation to test on"):
+    with pytest.raises(InputError, match=r"500 shots leave no observation to test on.*use shots below"):
         model.evaluate(new, (0, 500))
     with pytest.raises(InputError, match="shots must be different whole numbers"):
         model.evaluate(new, (2, 2))

@@ -19,7 +19,6 @@ from headstart.cli.options import (
     Observations,
     Row,
     RowNames,
-    Shots,
     TableOptions,
     read_names,
     whole_numbers,
@@ -643,7 +642,14 @@ def evaluate(
     observations: Observations,
     *,
     metadata: Metadata = None,
-    shots: Shots = "0,1,2,4,8,16,32",
+    shots: Annotated[
+        str | None,
+        typer.Option(
+            "--shots",
+            help="Numbers of observations of a new feature, separated by commas.",
+            show_default="0,1,2,4,8,16,32, as far as a feature has more",
+        ),
+    ] = None,
     on: Annotated[
         str | None,
         typer.Option("--on", help="features or cells.", show_default="features, if any are new to the model"),
@@ -667,7 +673,7 @@ def evaluate(
     from headstart.model import Headstart
 
     destination = output.destination()
-    numbers = whole_numbers(shots, "--shots")
+    numbers = None if shots is None else whole_numbers(shots, "--shots")
     loaded = Headstart.load(model)
     if reading.kind is None and len(loaded.kinds) == 1:  # held-out values could look like another kind
         reading = replace(reading, kind=[str(loaded.kinds[0])])

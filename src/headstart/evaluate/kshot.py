@@ -245,7 +245,7 @@ class KShotTest(Targets):
             seed,
             lambda most, largest: (
                 f"{most} shots leave no observation to test on: "
-                f"the largest of {len(batch)} features has {largest} observations"
+                f"the largest of {len(batch)} features has {largest} observations; use shots below {largest}"
             ),
             batch.groups,
         )

@@ -41,6 +41,8 @@ from headstart.training.table_inputs import table_groups
 
 On = Literal["features", "cells"]
 
+SHOTS = (0, 1, 2, 4, 8, 16, 32)  # by default, as far as they leave a target
+
 _FEATURES_AT_ONCE = 1024  # new features that the adapter reads at once, which bounds the memory
 
 MEANS = "row-column-means"  # the name of this method in results
@@ -88,7 +90,7 @@ def _caller() -> str:
 def evaluate(
     model: ModelState,
     table: Table,
-    shots: Sequence[int],
+    shots: Sequence[int] | None,
     on: On | None,
     seed: int,
     by: By | None = None,
@@ -139,7 +141,7 @@ def _evaluate_new_features(
     model: ModelState,
     held_out: HeldOut,
     facts: dict[str, Any],
-    shots: Sequence[int],
+    shots: Sequence[int] | None,
     seed: int,
     criterion: Criterion | None,
 ) -> Results:
@@ -148,7 +150,10 @@ def _evaluate_new_features(
     ``facts`` become part of the results.
     """
     table, kinds = held_out.table, _model_kinds(model, held_out.table)
-    test = KShotTest(_new_features(model, held_out, kinds), kinds, shots, seed)
+    features = _new_features(model, held_out, kinds)
+    if shots is None:
+        shots = tuple(k for k in SHOTS if k < int(features.cells.counts.max()))
+    test = KShotTest(features, kinds, shots, seed)
     # As ``add_feature`` reads rows.
     references = model.row_store.take(np.arange(len(model.rows)), "reference")
 

@@ -1011,7 +1011,7 @@ class Headstart:
     def evaluate(
         self,
         table: Any,
-        shots: Sequence[int] = (0, 1, 2, 4, 8, 16, 32),
+        shots: Sequence[int] | None = None,
         *,
         on: On | None = None,
         by: By | None = None,
@@ -1026,9 +1026,10 @@ class Headstart:
             Observations of rows of the model; other rows are left out and counted. Features that are not in
             the model are tested as new ones, with contexts of ``shots`` observations. For features of the
             model, the cells that it has not observed are predicted.
-        shots : sequence of int, default=(0, 1, 2, 4, 8, 16, 32)
-            The numbers of shots of new features. Observations beyond the largest number are the targets, the
-            same for every number. A feature without targets is left out and counted.
+        shots : sequence of int, default=None
+            The numbers of shots of new features. By default those of 0, 1, 2, 4, 8, 16 and 32 that are below
+            the number of observations of the largest new feature. Observations beyond the largest number are
+            the targets, the same for every number. A feature without targets is left out and counted.
         on : {"features", "cells"}, default=None
             The test: new features, or cells of features of the model. By default new features, if the table
             has any.
