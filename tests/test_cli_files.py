@@ -57,7 +57,7 @@ def test_many_new_features(folder: Path, model: Path) -> None:
     assert "unknown row 'someone'" in refused.stderr
     assert "m90" not in Headstart.load(model).features
     said = succeed("add-features", *given, "--unknown", "skip")
-    assert "added 2 features with 3 observations; left out 1 unknown rows" in said
+    assert "added 2 features with 3 observations; left out 1 unknown row" in said
     loaded = Headstart.load(model)
     assert loaded.feature("m90").observations == {"u1": 5, "u2": 4}
     assert loaded.feature("m91").metadata == {"title": "Brazil", "year": 1985}
@@ -70,17 +70,17 @@ def test_new_features_with_new_rows(folder: Path, model: Path) -> None:
     (folder / "all.csv").write_text((folder / "films.csv").read_text() + "\nm91,Brazil,1985\n")
     given = (model, folder / "all.csv", "--observations", folder / "first.csv", *COLUMNS)
     said = succeed("add-features", *given, "--unknown", "add", "--skip-existing")
-    assert "added 1 features with 2 observations; added 1 unknown rows; 12 features were in" in said
+    assert "added 1 feature with 2 observations; added 1 unknown row; 12 features were in" in said
     assert Headstart.load(model).feature("m91").observations == {"u3": 2, "someone": 1}
 
 
 def test_observe_unknown_names(folder: Path, model: Path) -> None:
     refused = run("observe", model, folder / "first.csv", *COLUMNS)
     assert "--unknown add" in refused.stderr
-    assert "left out 2 features and 1 rows" in succeed(
+    assert "left out 2 features and 1 row" in succeed(
         "observe", model, folder / "first.csv", *COLUMNS, "--unknown", "skip"
     )
-    assert "added 2 features and 1 rows" in succeed(
+    assert "added 2 features and 1 row" in succeed(
         "observe", model, folder / "first.csv", *COLUMNS, "--unknown", "add"
     )
     assert Headstart.load(model).row("someone").observations == {"m91": 1}

@@ -33,7 +33,7 @@ def test_rows_come_observe_and_go(model: Path, tmp_path: Path) -> None:
     one = run("observe", model, tmp_path / "more.csv", *COLUMNS, "--update", "rows")
     assert "0 features and 2 rows changed" in one.stdout
     gone = run("remove", model, "--rows", "x,y", "--features", "f5")
-    assert "removed 1 features and 2 rows" in gone.stdout, gone.stderr
+    assert "removed 1 feature and 2 rows" in gone.stdout, gone.stderr
     (tmp_path / "gone.csv").write_text("row,value\nx,4\n")
     loaded = Headstart.load(model)
     assert "x" not in loaded.rows

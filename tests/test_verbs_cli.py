@@ -219,7 +219,7 @@ def test_what_a_service_wants_to_know_is_logged(
         Headstart(**CLOSED).fit(ratings_table(rows=20, features=6))
     said = [record.getMessage() for record in caplog.records if record.name == "headstart"]
     assert [record.levelname for record in caplog.records if "observed" in record.getMessage()] == ["DEBUG"]
-    parts = ["loaded", "added 1 features", "observed: 1 observations", "added 1 rows", "saved"]
+    parts = ["loaded", "added 1 feature", "observed: 1 observation", "added 1 row", "saved"]
     for part in [*parts, "removed feature 'new'", "fitting 20 rows and 6 features", "fitted bayes in"]:
         assert any(part in message for message in said), part
 

@@ -1,11 +1,37 @@
-"""Format small tables as HTML for notebooks and as text for terminals."""
+"""Format numbers with their nouns, and small tables as HTML for notebooks and as text for terminals."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
 MAX_LINES = 20  # of a table in a notebook or a terminal; the number of further lines is printed below
+
+_IRREGULAR = {"person": "people", "child": "children", "man": "men", "woman": "women", "series": "series"}
+
+
+def plural(noun: str) -> str:
+    """Return the plural of an English noun.
+
+    >>> [plural(noun) for noun in ("film", "dish", "city", "person")]
+    ['films', 'dishes', 'cities', 'people']
+    """
+    first, space, last = noun.rpartition(" ")
+    if last in _IRREGULAR:
+        return f"{first}{space}{_IRREGULAR[last]}"
+    if re.search(r"[^aeiou]y$", last):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if re.search(r"(s|x|z|ch|sh)$", last) else f"{noun}s"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "film"), count(3, "film")
+    ('1 film', '3 films')
+    """
+    return f"{number} {noun if number == 1 else plural(noun)}"
 
 
 def cell_text(value: object) -> str:

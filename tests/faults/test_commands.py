@@ -49,7 +49,7 @@ def test_what_was_added_since_the_fit_is_not_dropped_unasked(observations: Path,
     before = (out / "model.json").read_bytes()
     with pytest.raises(HeadstartError) as refusal:
         fit(observations, out)
-    for lost in ("1 features ('Dune 3')", "1 rows ('guest')", "1 observations", "--force", str(out)):
+    for lost in ("1 feature ('Dune 3')", "1 row ('guest')", "1 observation", "--force", str(out)):
         assert lost in str(refusal.value)
     assert (out / "model.json").read_bytes() == before
     assert not (tmp_path / "m.checkpoint").exists()

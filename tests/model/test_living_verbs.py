@@ -214,8 +214,8 @@ def test_changes_of_rows_are_logged(fresh: Fresh, caplog: pytest.LogCaptureFixtu
         model.rename_feature("f2", "second")
         model.remove_row("Ann")
     assert [record.getMessage() for record in caplog.records] == [
-        "added 1 rows",
-        "observed: 1 observations taken; 1 features and 1 rows changed",
+        "added 1 row",
+        "observed: 1 observation taken; 1 feature and 1 row changed",
         "renamed row 'late' to 'Ann'",
         "renamed feature 'f2' to 'second'",
         "removed row 'Ann'",

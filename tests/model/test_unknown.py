@@ -34,7 +34,7 @@ def as_frame(triples: list[tuple[str, str, int]]) -> pa.Table:
 def test_adding_is_adding_and_observing(fitted: Headstart, model: Headstart, form: str) -> None:
     observed = model.observe(TRIPLES if form == "list" else as_frame(TRIPLES), unknown="add")
     assert (observed.added_features, observed.added_rows) == (("new",), ("x",))
-    assert "added 1 features and 1 rows" in str(observed)
+    assert "added 1 feature and 1 row" in str(observed)
     by_hand = copy(fitted)
     by_hand.add_feature("new")
     by_hand.add_row("x")

@@ -165,7 +165,7 @@ def test_commands_take_codes(tmp_path: Path) -> None:
     assert run("observe", "m", "new.csv", "--missing", "-9", cwd=tmp_path).returncode == 0
     added = run("add-feature", "m", "x", "--observations", "first.csv", "--missing", "refused", "--missing",
                 "-9", cwd=tmp_path)  # fmt: skip
-    assert "with 1 observations" in added.stdout
+    assert "with 1 observation" in added.stdout
     assert json.loads(run("features", "m", "--search", "x", "--format", "json", cwd=tmp_path).stdout)
 
 

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from headstart import Headstart, Table
+from headstart.display import count, plural
 from headstart.errors import InputError
-from headstart.table.words import Words, count, noun_of, plural
+from headstart.table.words import Words, noun_of
 
 RATINGS = pa.table(
     {

@@ -24,6 +24,7 @@ from headstart.cli.options import (
     whole_numbers,
 )
 from headstart.cli.output import MAX_LINES, Destination, OutputOptions, say, show, show_facts, show_results
+from headstart.display import count
 from headstart.errors import InputError
 
 if TYPE_CHECKING:
@@ -584,8 +585,9 @@ def check(model: Model) -> None:
 
     checked = check_model(model)
     changes = 0 if checked.journal is None else len(checked.journal.changes)
-    rows, features = len(checked.model.rows), len(checked.model.feature_store.feature_names)
-    say(f"{model} is whole: {features} features, {rows} rows, {changes} changes in its journal")
+    features = count(len(checked.model.feature_store.feature_names), "feature")
+    rows = count(len(checked.model.rows), "row")
+    say(f"{model} is whole: {features}, {rows}, {count(changes, 'change')} in its journal")
 
 
 def features(model: Model, *, search: Search = None, output: OutputOptions) -> None:

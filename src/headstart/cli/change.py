@@ -24,6 +24,7 @@ from headstart.cli.options import (
     read_text,
 )
 from headstart.cli.output import Format, check_destination, print_surprises, say
+from headstart.display import count
 from headstart.errors import InputError, join_names
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def add_feature(
         loaded.add_feature(feature, metadata=record, observations=context, kind=kind, weight=weight)
     added = loaded.feature(feature)
     if not quiet:
-        say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
+        say(f"added {added.name!r} ({added.kind}) with {count(added.shots, 'observation')}")
 
 
 def add_features(
@@ -188,11 +189,13 @@ def add_features(
         loaded.add_features(new)
     if not quiet:
         shots = sum(loaded.feature(name).shots for name in new)
-        message = f"added {len(new)} features with {shots} observations"
+        message = f"added {count(len(new), 'feature')} with {count(shots, 'observation')}"
         if unknown_rows:
-            message += f"; {'added' if unknown == 'add' else 'left out'} {len(unknown_rows)} unknown rows"
+            done = "added" if unknown == "add" else "left out"
+            message += f"; {done} {count(len(unknown_rows), 'unknown row')}"
         if existing:
-            message += f"; {len(existing)} features were in the model already"
+            were = "was" if len(existing) == 1 else "were"
+            message += f"; {count(len(existing), 'feature')} {were} in the model already"
         say(message)
 
 
@@ -220,7 +223,8 @@ def add_row(
     with Headstart.updating(model) as loaded, print_surprises():
         loaded.add_row(row, record, first, update=update)  # type: ignore[arg-type]  # add_row() checks it
     if not quiet:
-        say(f"added {row!r} with {len(first or {})} observations; the model has {len(loaded.rows)} rows")
+        observed = count(len(first or {}), "observation")
+        say(f"added {row!r} with {observed}; the model has {count(len(loaded.rows), 'row')}")
 
 
 def add_rows(
@@ -248,7 +252,7 @@ def add_rows(
     with Headstart.updating(model) as loaded, print_surprises():
         loaded.add_rows(rows, records, update=update)  # type: ignore[arg-type]  # add_rows() checks it
     if not quiet:
-        say(f"added {len(rows)} rows; the model has {len(loaded.rows)}")
+        say(f"added {count(len(rows), 'row')}; the model has {len(loaded.rows)}")
 
 
 def observe(
@@ -327,7 +331,7 @@ def observe_feature(
             update=update,  # type: ignore[arg-type]  # observe_feature() checks it
         )
     if not quiet:
-        say(f"{feature!r} now has {loaded.feature(feature).shots} observations")
+        say(f"{feature!r} now has {count(loaded.feature(feature).shots, 'observation')}")
 
 
 def observe_row(
@@ -360,7 +364,7 @@ def observe_row(
             update=update,  # type: ignore[arg-type]  # observe_row() checks it
         )
     if not quiet:
-        say(f"{row!r} now has {len(loaded.row(row).observations)} observations")
+        say(f"{row!r} now has {count(len(loaded.row(row).observations), 'observation')}")
 
 
 def remove(
@@ -390,7 +394,7 @@ def remove(
         for name in row_names:
             loaded.remove_row(name)
     if not quiet:
-        say(f"removed {len(feature_names)} features and {len(row_names)} rows")
+        say(f"removed {count(len(feature_names), 'feature')} and {count(len(row_names), 'row')}")
 
 
 def rename_feature(model: Model, feature: Feature, to: NewName, quiet: Quiet = False) -> None:
@@ -471,7 +475,9 @@ def export(
     kinds = {str(kind) for kind in feature_kinds(table.features, table.kinds)}
     hint = f"; fit it with --kind {kinds.pop()}" if len(kinds) == 1 else ""
     rows, features = table.shape
-    destination.say(f"these are the observations of {rows} rows and {features} features{hint}")
+    destination.say(
+        f"these are the observations of {count(rows, 'row')} and {count(features, 'feature')}{hint}"
+    )
 
 
 def _require_choice(unknown: str) -> None:

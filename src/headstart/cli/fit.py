@@ -161,7 +161,7 @@ def refit(
 
 def _sizes(model: Headstart, rows: int) -> str:
     """Return the numbers of features and rows, in the words of the model."""
-    from headstart.table.words import count
+    from headstart.display import count
 
     return f"{count(len(model.features), model.words.feature)}, {count(rows, model.words.row)}"
 

@@ -18,6 +18,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from headstart.cli.options import Quiet
+from headstart.display import count
 from headstart.errors import InputError, MetadataWarning, ModelFileWarning, SurpriseWarning, did_you_mean
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Destination:
 
             with partial_file(self.path.resolve()) as partial:  # a link stays a link
                 partial.write_bytes(self._content(lines))
-            self.say(f"wrote {len(lines)} lines to {self.path}")
+            self.say(f"wrote {count(len(lines), 'line')} to {self.path}")
 
     def say(self, message: str) -> None:
         """Print a message unless ``quiet``; to stderr if the answer goes to standard output."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from headstart.adapters.base import AdapterConfig, adapter_config
 from headstart.backbones.base import BackboneConfig, backbone_config
 from headstart.core.devices import training_device
-from headstart.display import facts_html
+from headstart.display import count, facts_html
 from headstart.distributed import process_group
 from headstart.errors import (
     MetadataWarning,
@@ -1139,7 +1139,7 @@ class Headstart:
             if new := check_new_features(state, expand_new_features(state, by_name)):
                 _warn_unusual(state.schema, [feature.record for feature in new])
                 self._change(add_features(state, new), lambda: add_features_call(state, new))
-                LOG.info("added %d features", len(new))
+                LOG.info("added %s", count(len(new), "feature"))
                 LOG.debug("added %s", [feature.name for feature in new])
 
     def remove_feature(self, feature: object) -> None:
@@ -1426,7 +1426,7 @@ class Headstart:
             if state.row_metadata is not None:
                 _warn_unusual(state.row_metadata.schema, new.records)
             self._change(add_rows(state, new), lambda: add_rows_call(state, new))
-            LOG.info("added %d rows", len(new.names))
+            LOG.info("added %s", count(len(new.names), "row"))
 
     def remove_row(self, row: object) -> None:
         """Remove a row, and its observations from the contexts of features.

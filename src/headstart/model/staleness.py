@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.display import count
+
 _MIN_STANDARD_ERRORS = 3.0  # of an excess that makes a refit worthwhile
 
 _MIN_EXCESS = 0.05  # nats per observation that make a refit worthwhile
@@ -88,7 +90,7 @@ class Staleness:
         else:
             times = f"{_round(factor, 3)} ± {_round(factor * self.standard_error, 2)} times"
         return (
-            f"{self.observations} observations since fit ({self.growth:.0%} of the fit), each "
+            f"{count(self.observations, 'observation')} since fit ({self.growth:.0%} of the fit), each "
             f"{times} {comparison} likely than expected; {advice}"
         )
 

@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from headstart.adapters.base import HeadSums, OneFeature
 from headstart.core.predictive import predict_cell, predict_cells
 from headstart.core.types import Heads, OneHead, OneState, RowStates
+from headstart.display import count
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.linalg.array_ops import LinAlgError
 from headstart.model.context_sums import ContextMemory, FeatureContext
@@ -415,18 +416,20 @@ class Observed:
     skipped_rows: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        message = (
-            f"{self.observations} observations taken; {len(self.features)} features and {len(self.rows)} rows"
-            " changed"
-        )
+        observed = count(self.observations, "observation")
+        message = f"{observed} taken; {_count_both(self.features, self.rows)} changed"
         if self.added_features or self.added_rows:
-            message += f"; added {len(self.added_features)} features and {len(self.added_rows)} rows"
+            message += f"; added {_count_both(self.added_features, self.added_rows)}"
         if self.skipped_features or self.skipped_rows:
             message += (
-                f"; left out {len(self.skipped_features)} features and {len(self.skipped_rows)} rows that "
-                "the model does not know"
+                f"; left out {_count_both(self.skipped_features, self.skipped_rows)} that the model "
+                "does not know"
             )
         return message
+
+
+def _count_both(features: tuple[str, ...], rows: tuple[str, ...]) -> str:
+    return f"{count(len(features), 'feature')} and {count(len(rows), 'row')}"
 
 
 def require_supported(model: ModelState, features: list[Feature], update: str) -> None:

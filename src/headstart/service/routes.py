@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import PlainTextResponse, Response
 
+from headstart.display import plural
 from headstart.errors import StorageError
 from headstart.model.cell_predictions import predict_one_cell
 from headstart.model.imputation import with_levels
@@ -61,7 +62,6 @@ from headstart.table import Kind, MetadataSchema
 from headstart.table.kinds import KindType, split_column
 from headstart.table.labels import LEVEL
 from headstart.table.margins import Category
-from headstart.table.words import plural
 from headstart.training.calibration import LEVELS
 
 

@@ -14,8 +14,6 @@ Word = Annotated[str, Field(min_length=1, max_length=40)]
 _ENDING = re.compile(r"[\s_.-]*(?:id|ID|Id|key|number|no|nr|code|name)$")  # of a column of identifiers
 _BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])|[\s_.-]+")
 
-_IRREGULAR = {"person": "people", "child": "children", "man": "men", "woman": "women", "series": "series"}
-
 
 class Words(Config):
     """The words of a table's users, taken from the names of its columns unless they are given."""
@@ -51,26 +49,3 @@ def noun_of(column: str, default: str) -> str:
     """
     words = " ".join(part for part in _BOUNDARY.split(_ENDING.sub("", column)) if part).casefold()
     return words if words and len(words) <= 40 and words.replace(" ", "").isalpha() else default
-
-
-def plural(noun: str) -> str:
-    """Return the plural of an English noun.
-
-    >>> [plural(noun) for noun in ("film", "dish", "city", "person")]
-    ['films', 'dishes', 'cities', 'people']
-    """
-    first, space, last = noun.rpartition(" ")
-    if last in _IRREGULAR:
-        return f"{first}{space}{_IRREGULAR[last]}"
-    if re.search(r"[^aeiou]y$", last):
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if re.search(r"(s|x|z|ch|sh)$", last) else f"{noun}s"
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> count(1, "film"), count(3, "film")
-    ('1 film', '3 films')
-    """
-    return f"{number} {noun if number == 1 else plural(noun)}"

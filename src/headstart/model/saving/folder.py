@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headstart.display import count
 from headstart.distributed import (
     consume_in_main_process,
     gather_texts,
@@ -331,11 +332,11 @@ def list_losses(path: Path, table: Table) -> list[str]:
         name for name in model.feature_store if name not in backbone_features and name not in table.features
     ]
     if features:
-        losses.append(f"{len(features)} features ({join_names(features, 3)})")
+        losses.append(f"{count(len(features), 'feature')} ({join_names(features, 3)})")
     added_rows = list(model.rows)[len(model.knowledge.cells) :]
     rows = [name for name in added_rows if name not in table.rows]
     if rows:
-        losses.append(f"{len(rows)} rows ({join_names(rows, 3)})")
+        losses.append(f"{count(len(rows), 'row')} ({join_names(rows, 3)})")
     counts_at_fit = torch.bincount(model.knowledge.cells.index, minlength=len(backbone_features)).tolist()
     exported = export_table(model, metadata=False)  # includes the observations of rows
     exported_counts, table_counts = exported.counts, table.counts
@@ -346,5 +347,5 @@ def list_losses(path: Path, table: Table) -> list[str]:
             in_table = int(table_counts[table.features.position(name)]) if name in table.features else 0
             observations += max(0, now - max(at_fit, in_table))
     if observations:
-        losses.append(f"{observations} observations")
+        losses.append(count(observations, "observation"))
     return losses
