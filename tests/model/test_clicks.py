@@ -141,3 +141,19 @@ def test_a_benchmark_of_clicks_scores_rankings(table, tmp_path):
         "coverage@10",
     }
     assert set(results.curves("ndcg@10")) == set(config.methods)
+
+
+@pytest.mark.parametrize("kind", ["real", "rating:1:5", "binary"])
+def test_a_single_click_feature_beside_others(kind):
+    """Whichever features the judge holds out, some clicks are left to learn from."""
+    latent = np.random.default_rng(0).normal(size=(40, 13))
+    others = {"real": latent, "rating:1:5": np.clip(np.round(3 + latent), 1, 5), "binary": latent > 0}[kind]
+    columns = {f"f{j}": others[:, j].astype(float) for j in range(12)}
+    columns["clicked"] = [1.0 if x > 0 else None for x in latent[:, 12]]
+    frame = pa.table({"row": [f"u{i}" for i in range(40)], **columns})
+    model = Headstart(quiet=True).fit(frame, kinds={None: kind, "clicked": "click"})
+    chances = model.predict(features=["clicked"]).mean
+    assert ((chances >= 0) & (chances <= 1)).all()
+    empty = frame.set_column(13, "clicked", pa.array([None] * 40, pa.float64()))
+    with pytest.raises(InputError, match="no feature of the kind click has clicks to learn from: 'clicked'"):
+        Headstart(quiet=True).fit(empty, kinds={None: kind, "clicked": "click"})

@@ -126,6 +126,15 @@ def test_outcomes_of_different_features_are_put_together() -> None:
         assert found == pytest.approx(np.sqrt(apart) / sum(len(own) for own in each), rel=1e-5)
 
 
+def test_outcomes_without_weights_count_once_beside_others() -> None:
+    """Of a fold whose values all have the weight 1, the weights are not stored."""
+    one, other = outcome([3, 9], [[0.1, 0.2], [0.3]]), outcome([4], [[-1.0, 0.5]])
+    weights = torch.tensor([0.5, 2.0])
+    whole = concatenate_outcomes([one, replace(other, weights=weights)])
+    torch.testing.assert_close(whole.weights, torch.cat([torch.ones(3), weights]))
+    assert concatenate_outcomes([one, other]).weights is None
+
+
 def test_errors_are_in_units_of_each_feature() -> None:
     """Whatever unit a feature has, its errors relative to its deviation count as much."""
     one, other = outcome([3, 9], [[0.1, 0.2], [0.3]]), outcome([3, 9], [[0.2, 0.1], [0.1]])

@@ -315,7 +315,10 @@ def weighted_ndcg(scores: Tensor, truth: Tensor, weights: Tensor, lists: Tensor)
 
 
 def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
-    """Concatenate outcomes of different features, all with the same optional parts."""
+    """Concatenate outcomes of different features; weights are 1 in an outcome without weights.
+
+    ``local`` and ``unit`` are parts of all outcomes or of none.
+    """
     if len(parts) == 1:
         return parts[0]
     predictives = [part.predictive for part in parts]
@@ -327,9 +330,11 @@ def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
     }
     optional = {
         name: torch.cat([getattr(part, name) for part in parts])
-        for name in ("weights", "local", "unit")
+        for name in ("local", "unit")
         if getattr(parts[0], name) is not None
     }
+    if any(part.weights is not None for part in parts):
+        optional["weights"] = torch.cat([part.weighted(torch.ones_like(part.truth)) for part in parts])
     return Outcome(predictive, **others, **optional)
 
 

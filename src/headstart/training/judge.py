@@ -122,6 +122,16 @@ def draw_folds(
     return [np.sort(columns[mask]) for mask in held_out]
 
 
+def keep_some(folds: list[NDArray[np.int64]], columns: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Leave ``columns`` out of a fold that has all of them, and leave out folds without others.
+
+    >>> keep_some([np.array([1, 2]), np.array([3, 4])], np.array([2]))
+    [array([1]), array([3, 4])]
+    """
+    parts = [np.setdiff1d(fold, columns) if np.isin(columns, fold).all() else fold for fold in folds]
+    return [part for part in parts if len(part)]
+
+
 def train_best(
     table: Table,
     features: NDArray[np.int64],
@@ -357,12 +367,13 @@ class Judge:
         self.table, self.features, self.device = table, features, device
         self.reporter, self.checkpoint = reporter, checkpoint
         self.groups = table.groups
-        self.folds = draw_folds(features, 0, self.groups[features])
+        types = table.kinds.types[features]
+        clicks = features[types == KindType.CLICK]
+        self.folds = keep_some(draw_folds(features, 0, self.groups[features]), clicks)
         self.all_binary = is_all_binary(table)
         self.means_apply = means_apply(table, features)
-        types = table.kinds.types[features]
         self.has_reals = bool((types == KindType.REAL).any())
-        self.has_clicks = bool((types == KindType.CLICK).any())  # only the closed form reads their zeros
+        self.has_clicks = len(clicks) > 0  # only the closed form reads their zeros
 
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table.
@@ -372,7 +383,7 @@ class Judge:
         if this lowers its error, and the chosen candidate a local part if ``fit_local_strengths`` finds
         strengths for it.
         """
-        if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE:
+        if len(np.unique(self.groups[self.features])) < MIN_FEATURES_TO_JUDGE or not self.folds:
             no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
             return Choice(recipe, adapter_config(CLOSED_FORM), no_comparison)
         leader, candidates, means = self._choose_recipe(recipe, networks=networks)

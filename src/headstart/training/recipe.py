@@ -35,7 +35,7 @@ from headstart.core.devices import CPU, compute_on, move
 from headstart.core.neighbours import LocalStrengths
 from headstart.core.types import VALIDATION_SHOTS, Knowledge
 from headstart.distributed import copy_from_main_process
-from headstart.errors import InputError, UnsupportedError, option_name
+from headstart.errors import InputError, UnsupportedError, join_names, option_name
 from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
 from headstart.table import Table
@@ -187,6 +187,7 @@ def prepare(
     _require_click_support(
         table, "backbone", recipe.backbone.name, supported=supported, usable="factorisation"
     )
+    _require_clicks(table, train_features)
     backbone, knowledge = train_backbone(
         table.with_features(train_features),
         recipe.backbone,
@@ -222,6 +223,17 @@ def _require_click_support(table: Table, noun: str, name: str, *, supported: boo
         raise InputError(
             f"the {noun} {name!r} cannot learn from clicks, which are all ones: it does not read cells "
             f"without a click as zeros; take {option_name(noun, usable)}"
+        )
+
+
+def _require_clicks(table: Table, train_features: NDArray[np.int64]) -> None:
+    """Refuse click features if none of ``train_features`` is one: nothing would be known about clicks."""
+    clicks = table.kinds.types == KindType.CLICK
+    if clicks.any() and not clicks[train_features].any():
+        names = [table.features[i] for i in np.flatnonzero(clicks)]
+        raise InputError(
+            f"no feature of the kind click has clicks to learn from: {join_names(names)}; leave them out, or "
+            f"give them another kind with {option_name('kinds')}"
         )
 
 
