@@ -82,3 +82,16 @@ def test_matrices_that_cannot_be_factorised(convert: Callable[[Any], Any]) -> No
     assert bool(np.isfinite(np.asarray(cholesky(convert(rounded)))).all())
     both = cholesky(convert(np.stack([rounded, MATRIX])))
     np.testing.assert_allclose(np.asarray(both[1]), LOWER, rtol=1e-12)
+
+
+@pytest.mark.parametrize("convert", [np.array, torch.tensor], ids=["numpy", "torch"])
+@pytest.mark.parametrize("error", [3e-7, 3e-6])
+def test_sums_in_single_precision_are_factorised(convert: Callable[[Any], Any], error: float) -> None:
+    """Their rounding errors can exceed the smallest eigenvalue and the first number that is added."""
+    values, vectors = np.linalg.eigh(MATRIX)
+    values[0] = -error * MATRIX.diagonal().max()
+    rounded = (vectors * values) @ vectors.T
+    lower = np.asarray(cholesky(convert(np.stack([rounded, MATRIX]))))
+    np.testing.assert_allclose(lower[0] @ lower[0].T, rounded, atol=2e-5 * MATRIX.max())
+    np.testing.assert_allclose(lower[1], LOWER, rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(cholesky(convert(rounded))), lower[0], rtol=1e-9)

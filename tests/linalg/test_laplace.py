@@ -177,6 +177,22 @@ def test_hundreds_of_surprises_do_not_throw_the_mode_off(
     assert float((rows[0] @ mean).mean()) < -1.5
 
 
+@forms
+@pytest.mark.parametrize("leverage", [10.0, 60.0, 300.0])
+def test_one_surprise_at_an_extreme_row_does_not_throw_the_mode_off(
+    form: Callable[..., list[Moments]], leverage: float
+) -> None:
+    """After a few careful steps, those of Newton's method would jump between both sides of the mode."""
+    rows, values, weights = binary([2], 0)
+    rows[0, 0] *= leverage / np.linalg.norm(rows[0, 0])
+    root, prior = np.eye(SIZE), -12 * rows[:, 0] / leverage**2
+    ((mean, covariance),) = form(rows, np.ones_like(values), weights, prior, root)
+    chances = 1 / (1 + np.exp(-rows[0] @ mean))
+    gradient = (weights[0] * (1 - chances)) @ rows[0] - (mean - prior[0])
+    assert np.abs(gradient).max() < 1e-6
+    assert (covariance.diagonal() > 0).all()
+
+
 @pytest.mark.parametrize("shots", [SIZE - 1, SIZE + 2])
 def test_the_gradient_is_that_of_the_mode(shots: int) -> None:
     """Although only the last steps carry it: against finite differences."""

@@ -42,7 +42,9 @@ def _lapack() -> Any:
     return lapack
 
 
-_JITTER = 1e-7  # added to the diagonal of an indefinite matrix, relative to its largest entry
+# Added to the diagonal of an indefinite matrix, relative to its largest entry, until it is positive definite:
+# sums in single precision have rounding errors of this size.
+_JITTERS = (1e-7, 1e-6, 1e-5)
 
 
 def cholesky(matrices: A) -> A:
@@ -58,11 +60,17 @@ def cholesky(matrices: A) -> A:
     if isinstance(matrices, np.ndarray):
         return _each(_cholesky_one, matrices)
     lower, info = torch.linalg.cholesky_ex(matrices)
-    failed = info > 0
-    if bool(failed.any()):
+    if bool((info > 0).any()):
         largest = matrices.diagonal(dim1=-2, dim2=-1).abs().amax(-1, keepdim=True)
-        raised = torch.where(failed[..., None], _JITTER * largest, 0.0).expand(matrices.shape[:-1])
-        lower = torch.linalg.cholesky(matrices + torch.diag_embed(raised))
+        raised = torch.zeros_like(largest)
+        for jitter in _JITTERS:
+            raised = torch.where(info[..., None] > 0, jitter * largest, raised)
+            diagonals = torch.diag_embed(raised.expand(matrices.shape[:-1]))
+            lower, info = torch.linalg.cholesky_ex(matrices + diagonals)
+            if not bool((info > 0).any()):
+                break
+        else:
+            raise LinAlgError("a matrix cannot be factorised")
     return cast(Tensor, lower)
 
 
@@ -70,10 +78,12 @@ def _cholesky_one(matrix: Array) -> Array:
     """Compute the lower Cholesky factor of one matrix (n, n)."""
     dpotrf = _lapack().dpotrf
     lower, info = dpotrf(matrix, lower=1)
-    if info:
+    for jitter in _JITTERS if info else ():
         raised = matrix.copy()
-        raised.flat[:: len(matrix) + 1] += _JITTER * np.abs(matrix.diagonal()).max()
+        raised.flat[:: len(matrix) + 1] += jitter * np.abs(matrix.diagonal()).max()
         lower, info = dpotrf(raised, lower=1)
+        if not info:
+            break
     if info or not lower[-1, -1] > 0:  # LAPACK does not report NaN
         raise LinAlgError("a matrix cannot be factorised")
     return cast(Array, lower)

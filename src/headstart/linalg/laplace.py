@@ -32,9 +32,11 @@ from headstart.linalg.array_ops import (
 )
 
 _BOUNDED_STEPS = 4  # first steps, with the curvature of a bound instead of the Hessian
+_MORE_BOUNDED_STEPS = (16, 64, 256)  # the same in further attempts, if Newton's method diverges
 _BATCH_STEPS = 12  # steps of a batch
 _MAX_STEPS = 30  # steps of a single feature after the bounded ones
 _TOLERANCE = 1e-11  # step length at convergence, in standard deviations of the prior
+_DIVERGED = 0.1  # step length of a batch that has not converged at its last steps, relative to the point
 _MIN_SLOPE = 1e-7  # keeps the curvature positive despite rounding, if all outputs are certain
 
 
@@ -56,7 +58,7 @@ def condition_logistic(
 
     Newton's method finds the mode, which is unique. Far from the mode its steps can diverge: the first steps
     use the curvature of Jaakkola and Jordan's bound, which never overshoot. A batch takes a fixed number of
-    steps. A single feature stops at convergence, and begins at ``start`` (size,), a head close to the mode,
+    steps, and more of the first ones for features whose last steps diverge. A single feature stops at convergence, and begins at ``start`` (size,), a head close to the mode,
     if given. If each of several processes has a part of the shots, ``reduce`` adds up gradients and
     curvatures over processes.
     """
@@ -75,17 +77,32 @@ def condition_logistic(
     # A Newton step that ends at the mode does not depend on its start, so the last two steps alone
     # give the exact gradient: one for the mean, one for the covariance.
     with torch.no_grad():
-        point, _ = system.iterate(torch.zeros_like(begin), _BOUNDED_STEPS, _BATCH_STEPS - 2)
+        point = _approach_modes(system, torch.zeros_like(begin))
     point, _ = system.step(point, bounded=False)
     point, factor = system.step(point, bounded=False)
     return system.posterior(point, factor, prior, root)
+
+
+def _approach_modes(system: _Newton, begin: Tensor) -> Tensor:
+    """Return points close to the modes of a batch, from ``begin``, but for the last two steps."""
+    newton_steps = _BATCH_STEPS - 2 - _BOUNDED_STEPS
+    modes, diverged = begin, torch.ones_like(begin[:, :1], dtype=torch.bool)
+    for bounded in (_BOUNDED_STEPS, *_MORE_BOUNDED_STEPS):
+        before, _ = system.iterate(begin, bounded, bounded + newton_steps - 1)
+        point, _ = system.step(before, bounded=False)
+        modes = torch.where(diverged, point, modes)
+        lengths, sizes = ((part.abs().amax(-1, keepdim=True)) for part in (point - before, point))
+        diverged = diverged & ~(lengths <= _DIVERGED * (1 + sizes))
+        if not bool(diverged.any()):
+            break
+    return modes
 
 
 def _posterior_of_one(
     newton: _NewtonOverHead, start: Array | None, prior: Array, root: Array
 ) -> tuple[Array, Array]:
     """Converge from ``start`` or, if that fails, from the prior with increasingly many bounded steps."""
-    attempts = [(np.zeros_like(prior), bounded) for bounded in (_BOUNDED_STEPS, 4 * _BOUNDED_STEPS)]
+    attempts = [(np.zeros_like(prior), bounded) for bounded in (_BOUNDED_STEPS, *_MORE_BOUNDED_STEPS)]
     if start is not None:
         attempts.insert(0, (start, 0))
     for begin, bounded in attempts:
