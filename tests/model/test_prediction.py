@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from datetime import datetime
 
@@ -93,6 +94,37 @@ def test_probabilities_and_quantiles_agree(reach: list[float] | None) -> None:
     values = np.linspace(-3, 7, 50)
     chances = [found.probability_above(value)[0, 0] for value in values]
     assert (np.diff(chances) <= 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    "reach", [[1.0, 1.0, 1.0, 1.0, 0.1], [5.0, 2.0, 1.0, 0.5, 0.2], [1.0, 0.5, 2.0, 0.3, 0.3]]
+)
+def test_intervals_of_higher_levels_are_wider(reach: list[float]) -> None:
+    """Whatever factors were measured for the levels, quantiles are in order and agree with probabilities."""
+    found = said(2.0, 0.7, Kind.real(), reach)
+    levels = np.linspace(0.05, 0.999, 300)
+    lows, highs = np.array([[part[0, 0] for part in found.interval(level)] for level in levels]).T
+    slack = 0.001 * found.scale[0, 0]  # between two of the levels that are compared
+    assert (np.diff(lows) <= slack).all()
+    assert (np.diff(highs) >= -slack).all()
+    for quantile in (0.1, 0.7, 0.97):
+        above = found.probability_above(float(found.quantile(quantile)[0, 0]) + slack)[0, 0]
+        assert above <= 1 - quantile + 1e-3
+    uniform = np.linspace(0.01, 0.99, 99)[:, None, None]
+    drawn = found.values_at(uniform)[:, 0, 0]
+    expected = [found.quantile(float(quantile))[0, 0] for quantile in uniform.ravel()]
+    np.testing.assert_allclose(drawn, expected, atol=slack)
+
+
+def test_quantiles_far_above_all_numbers_are_finite() -> None:
+    for kind in ("count:0.5:0:1", "amount:1:0:1"):
+        found = said(50.0, 400.0, Kind.parse(kind), None)
+        for part in (found.mean, found.std, *found.interval(0.99), found.quantile(0.999), found.sample(5)):
+            assert np.isfinite(part).all()
+    tiny = said(1e300, 1e-300, Kind.real(), None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tiny.probability_above(0.0)[0, 0] == pytest.approx(1)
 
 
 def test_probabilities_end_at_the_ends() -> None:

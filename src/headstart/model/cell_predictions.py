@@ -39,6 +39,7 @@ from headstart.model.prediction import (
     Numbers,
     ObservedValues,
     Prediction,
+    at_level,
     binary_ends,
     interval,
     interval_ends,
@@ -50,7 +51,7 @@ from headstart.table import Cells, Names
 from headstart.table.kinds import Kind, Kinds, KindType, split_column
 from headstart.table.margins import Category, Ordinal
 from headstart.table.names import as_name
-from headstart.training.calibration import LEVELS, USUAL_LEVEL
+from headstart.training.calibration import USUAL_LEVEL
 
 _ROWS_AT_ONCE = 1024  # rows whose cells are computed together, which bounds the memory
 
@@ -200,7 +201,7 @@ def predict_one_cell(model: ModelState, row: str, name: str, level: float) -> Ce
             mean, std = _calibrate_clicks(mean, std, *(term[at] for term in click_terms))
         else:
             mean, std = _to_units(mean, std, factors[USUAL_LEVEL], feature.kind)
-        width = float(np.interp(level, LEVELS, factors)) / factors[USUAL_LEVEL]
+        width = float(at_level(factors, level)) / factors[USUAL_LEVEL]
         low, high = interval_ends(mean, _cached_half_width(level) * std * width, feature.kind)
         margin = feature.kind.margin
         low, high, (mean, std) = margin.to_value(low), margin.to_value(high), margin.moments(mean, std)

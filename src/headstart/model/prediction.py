@@ -87,11 +87,33 @@ def kind_arrays(kinds: Kinds, which: NDArray[np.int64]) -> _KindArrays:
 
 
 def at_level(widths: Numbers, level: float) -> Numbers:
-    """Interpolate ``widths`` (…, levels) between ``LEVELS``, constantly beyond them: (…)."""
+    """Interpolate ``widths`` (…, levels) between ``LEVELS``, constantly beyond them: (…).
+
+    An interval is at least as wide as those of lower levels.
+
+    >>> round(float(at_level(np.array([1.0, 1.0, 1.0, 1.0, 0.1]), 0.99) * normal_half_width(0.99)), 6)
+    1.959964
+    """
     right = min(max(int(np.searchsorted(LEVELS, level)), 1), len(LEVELS) - 1)
     share = (level - LEVELS[right - 1]) / (LEVELS[right] - LEVELS[right - 1])
     left_widths, right_widths = widths[..., right - 1], widths[..., right]
-    return left_widths + min(max(share, 0.0), 1.0) * (right_widths - left_widths)
+    interpolated = left_widths + min(max(share, 0.0), 1.0) * (right_widths - left_widths)
+    lower = int(np.searchsorted(_LOWER_LEVELS, level - _SAME_LEVEL))
+    if lower == 0:
+        return interpolated
+    return np.maximum(interpolated, _widest(widths)[..., lower - 1] / normal_half_width(level))
+
+
+# Levels between which intervals are compared with those of lower levels.
+_LOWER_LEVELS = np.linspace(LEVELS[0], LEVELS[-1], 50)
+_LOWER_HALF_WIDTHS = np.array([normal_half_width(level) for level in _LOWER_LEVELS])
+_LOWER_SHARES = np.stack([np.interp(_LOWER_LEVELS, LEVELS, unit) for unit in np.eye(len(LEVELS))])
+_SAME_LEVEL = 1e-6  # a smaller difference of levels is rounding
+
+
+def _widest(widths: Numbers) -> Numbers:
+    """Return the largest half-width of the intervals up to each of ``_LOWER_LEVELS``: (…, levels)."""
+    return np.maximum.accumulate(widths @ _LOWER_SHARES * _LOWER_HALF_WIDTHS, axis=-1)
 
 
 def interval(
@@ -384,7 +406,8 @@ class Prediction:
 
         # The distance of the edge from the mean is converted to standard normal units z, by the half-widths
         # of intervals at many levels.
-        distance = (edges - self.center) / np.maximum(self.scale, np.finfo(float).tiny)
+        with np.errstate(over="ignore"):  # infinitely many deviations from the mean
+            distance = (edges - self.center) / np.maximum(self.scale, np.finfo(float).tiny)
         factors = (
             np.ones((len(self.features), len(LEVELS)))
             if self.interval_factors is None
@@ -420,8 +443,11 @@ class Prediction:
         levels = np.abs(2 * uniform - 1)
         half_width = ndtri(0.5 + levels / 2) * self.scale
         if self.interval_factors is not None:
+            lower = np.searchsorted(_LOWER_LEVELS, levels - _SAME_LEVEL)
             for column, widths in enumerate(self.interval_factors):
                 half_width[..., column] *= np.interp(levels[..., column], LEVELS, widths)
+                least = np.append(0.0, _widest(widths))[lower[..., column]] * self.scale[..., column]
+                half_width[..., column] = np.maximum(half_width[..., column], least)
         which = np.arange(len(self.features))
         low, high = interval_ends(self.center, half_width, kind_arrays(self.kinds, which))
         drawn = self.kinds.values(np.where(uniform < 0.5, low, high), which)

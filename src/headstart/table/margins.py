@@ -310,7 +310,7 @@ class Amount(Margin):
 
     def to_value(self, numbers: Any) -> Any:
         """Return exp(numbers) - shift, at least 0, rounded to 12 significant digits."""
-        values = np.maximum(self.unrounded(numbers), 0.0)
+        values = np.clip(self.unrounded(numbers), 0.0, LARGEST_VALUE)
         digits = 11 - np.floor(np.log10(np.clip(values + self.shift, 1e-290, 1e290)))
         return _round_to(values, digits)
 
@@ -343,7 +343,7 @@ class Count(Amount):
 
     def to_value(self, numbers: Any) -> Any:
         """Return the nearest whole number from 0 up."""
-        return np.maximum(np.round(self.unrounded(numbers)), 0.0)
+        return np.clip(np.round(self.unrounded(numbers)), 0.0, LARGEST_VALUE)
 
     def moments(self, mean: Any, std: Any) -> tuple[Any, Any]:
         """Return the mean of the central 90 % of the count, and its standard deviation.
@@ -371,6 +371,8 @@ class Count(Amount):
 MAX_ORDINAL = 100  # levels of ordinal that are not named
 
 SMALL_COUNT = 10  # below, the probability of each count is computed
+
+LARGEST_VALUE = float(np.finfo(float).max)  # in place of an infinite end of an interval
 
 MAX_LOG = 230.0  # the largest logarithm of a value: squares must not overflow
 
