@@ -191,3 +191,33 @@ def test_a_table_counts_questions() -> None:
     given = int(answers()[QUESTIONS].notna().sum().sum())
     assert repr(table) == f"Table(50 rows × 6 features, {given} observations, 6 category:A,B,C)"
     assert f"50 rows × 6 features, {given} observations" in table.describe()
+
+
+def test_features_without_answers_get_the_levels_of_the_others() -> None:
+    described = pd.DataFrame({"feature": [*QUESTIONS, "unasked"], "year": range(7)})
+    model = Headstart(adapter="bayes", quiet=True).fit(answers(), metadata=described)
+    found = model.predict(features=["unasked", "q0"])
+    assert found.levels("unasked") == LEVELS
+    np.testing.assert_allclose(found.probabilities("unasked").sum(1), 1)
+    assert set(model.impute(1)[0]["unasked"]) <= set(LEVELS)
+    assert model.recommend("u00", by="information", n=7).names[0] in model.features
+    own = answers().assign(**{f"q{j}": lambda frame, j=j: frame[f"q{j}"] + str(j) for j in range(6)})
+    with pytest.raises(InputError, match=r"'unasked' has no observations.*'category:A,B,C'"):
+        Table.read(own, metadata=described)
+
+
+def test_features_without_answers_beside_few_categories_get_another_kind() -> None:
+    numbers = np.random.default_rng(0).normal(size=(len(ROWS), 7))
+    frame = answers()[["row", "q0"]].assign(**{f"n{j}": numbers[:, j] for j in range(7)})
+    described = pd.DataFrame({"feature": ["q0", "unasked"], "year": [1, 2]})
+    table = Table.read(frame, metadata=described)
+    assert table.kinds[table.features.position("unasked")].name == "real"
+
+
+def test_a_category_with_one_observed_level_is_a_category(tmp_path: Path) -> None:
+    frame = answers().assign(**dict.fromkeys(QUESTIONS, "A"))
+    model = Headstart(adapter="bayes", quiet=True).fit(frame, kinds="category")
+    assert "6 category:A" in model.table().describe()
+    assert (model.predict().probabilities("q0") == 1).all()
+    with pytest.raises(InputError, match="the features are categories, whose levels have no order"):
+        model.recommend("u00", exclude_observed=False)

@@ -231,16 +231,20 @@ class FeatureColumns:
         return np.unique(self.types[self.used_slots])
 
     @cached_property
+    def _levels(self) -> Counter[str]:
+        """The number of columns of each category."""
+        columns = (feature for feature in self.features if feature is not None and "=" in feature.name)
+        return Counter(split_column(f.name)[0] for f in columns if isinstance(f.kind.margin, Category))
+
+    @property
     def most_levels(self) -> int:
         """The number of columns of the largest category; 1 if there is none."""
-        columns = (feature for feature in self.features if feature is not None and "=" in feature.name)
-        owners = Counter(split_column(f.name)[0] for f in columns if isinstance(f.kind.margin, Category))
-        return max(owners.values(), default=1)
+        return max(self._levels.values(), default=1)
 
     @property
     def has_levels(self) -> bool:
         """Whether some columns are levels of categories."""
-        return self.most_levels > 1
+        return len(self._levels) > 0
 
     @cached_property
     def any_fixed(self) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from headstart.errors import InputError, join_names, option_name
 from headstart.table.cells import Floats, Positions, chunk_slices, count_positions
 from headstart.table.kinds import KINDS, Kind, Kinds, KindType, Margin, as_option, kinds_as_option
-from headstart.table.margins import MAX_STEPS, RATING, REAL, Count, likely_shift
+from headstart.table.margins import MAX_STEPS, RATING, REAL, Category, Count, likely_shift
 from headstart.table.missing_values import MAX_CODES, as_missing, find_codes
 from headstart.table.names import Names
 from headstart.table.outliers import moments_by_feature
@@ -626,12 +626,21 @@ def _compute_scales(partial: _PartialKinds, index: Positions, values: Floats) ->
 
 
 def _most_common(partial: _PartialKinds, observed: NDArray[np.bool_]) -> Kind:
-    """Return the most common kind of features with observations.
+    """Return the most common kind of features with observations, apart from categories.
 
     If it is modelled as a real and the features have their own scales, return the median center and scale.
     """
     decided = observed & ~partial.is_undecided
-    by_type = {type: partial.of_type(type, decided) for type in KindType}
+    by_type = {
+        type: {
+            margin: mask
+            for margin, mask in partial.of_type(type, decided).items()
+            if not isinstance(margin, Category)  # the column of one level
+        }
+        for type in KindType
+    }
+    if not any(by_type.values()):
+        return Kind.binary()
     kind_type = max(by_type, key=lambda type: sum(int(mask.sum()) for mask in by_type[type].values()))
     margin, mask = max(by_type[kind_type].items(), key=lambda item: int(item[1].sum()))
     pairs = np.stack([partial.first[mask], partial.second[mask]], 1)

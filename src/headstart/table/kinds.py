@@ -126,9 +126,9 @@ def feature_kinds(names: Sequence[str], kinds: Kinds) -> Kinds:
     >>> feature_kinds(["a=x", "a=y", "b"], Kinds([Kind(Category()), Kind(Category()), Kind.binary()]))
     Kinds(1 category:x,y, 1 binary)
     """
-    groups = group_columns(names, kinds)
-    if not len(groups) or groups[-1] + 1 == len(groups):
+    if not any(isinstance(margin, Category) for margin in kinds.margins):
         return kinds
+    groups = group_columns(names, kinds)
     _, first = np.unique(groups, return_index=True)
     levels: dict[int, list[str]] = {}
     for name, kind, group in zip(names, kinds, groups.tolist(), strict=True):

@@ -250,6 +250,9 @@ def resolve_labels(
     notes = _infer_labelled(labelled)
     if texts is not None:
         notes = [*_note_spellings(texts.labels, texts.unified), *notes]
+    if default is None:
+        blank = [i for i in np.flatnonzero(np.diff(starts) == 0).tolist() if features[i] not in given]
+        notes += _infer_unobserved(labelled, {i: features[i] for i in blank}, len(features) - len(blank))
     if censored:
         notes.insert(0, f"{censored} censored values, such as <0.1, read as their expected values")
     resolved = _replace(labelled, kinds, rows, features, row_index, feature_index, values, codes, notes)
@@ -491,6 +494,27 @@ def _infer_labelled(labelled: list[_Feature]) -> list[str]:
                 )
             feature.margin = Ordinal(feature.order)
     return _notes([feature for feature in labelled if feature.inferred])
+
+
+def _infer_unobserved(labelled: list[_Feature], names: Mapping[int, str], others: int) -> list[str]:
+    """Read features without observations as categories if most of the ``others`` are; return notes.
+
+    ``names`` are these features by position. They get the levels that most categories have.
+    """
+    categories = [feature for feature in labelled if isinstance(feature.margin, Category)]
+    if not names or 2 * len(categories) <= others:
+        return []
+    counts = Counter(level for feature in categories for level in cast(Category, feature.margin).names)
+    levels = tuple(level for level, count in counts.items() if 2 * count > len(categories))
+    if len(levels) < 2:
+        first = next(iter(names.values()))
+        raise InputError(
+            f"feature {first!r} has no observations, so that its levels are not known: name them, as in "
+            f"{as_option({first: 'category:A,B,C'})}, or leave the feature out"
+        )
+    nothing = np.zeros(0, np.int64)
+    labelled += [_Feature(i, name, [], nothing, Category(levels)) for i, name in names.items()]
+    return [f"{len(names)} features without observations got the most common kind, {Kind(Category(levels))}"]
 
 
 def _refuse_no_answers(feature: _Feature) -> None:
