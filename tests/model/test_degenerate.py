@@ -137,6 +137,20 @@ def test_it_is_fitted_and_answers(case: str, adapter: str, tmp_path: Path, limit
     assert np.array_equal(Headstart.load(tmp_path / "m").predict().mean, found.mean)
 
 
+@pytest.mark.parametrize("kind", ["real", "count", "amount", "binary", "rating:1:5", "ordinal:1,2,3"])
+@pytest.mark.parametrize("others", ["binary", "real"])
+def test_the_first_value_of_a_kind_is_observed(kind: str, others: str) -> None:
+    """A feature without values has a kind, too; nothing else may be known about the kind."""
+    values = tosses(20, 8) if others == "binary" else normal(20, 8)
+    frame = {"row": [f"u{i}" for i in range(20)]} | {f"f{j}": values[:, j] for j in range(8)}
+    table = pa.table({**frame, "blank": pa.array([None] * 20, pa.float64())})
+    model = Headstart(quiet=True).fit(table, kinds={None: others, "blank": kind})
+    for row in ("u0", "u1", "u2"):
+        model.observe_feature("blank", {row: 1})
+        found = model.predict(features=["blank"])
+        assert np.isfinite([found.mean, found.std, *found.interval(0.9)]).all()
+
+
 REFUSED: dict[str, Callable[[], Table]] = {
     "one feature": lambda: reading(stars(20, 1), "rating:1:5"),
     "two features": lambda: reading(normal(20, 2), "real"),

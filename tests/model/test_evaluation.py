@@ -105,6 +105,21 @@ def test_cells_that_were_held_out_are_predicted_as_they_are() -> None:
         model.evaluate(part(~held))
 
 
+def test_cells_of_which_none_is_relevant_have_no_rankings() -> None:
+    """Of reals none is relevant, nor of low ratings: the other metrics are computed all the same."""
+    table = mixed_table("real", rows=40, features=12)
+    held = np.random.default_rng(0).random(len(table.values)) < 0.2
+    lines = {
+        "row": [table.rows[i] for i in table.row_index],
+        "feature": [table.features[j] for j in table.feature_index],
+        "value": table.values,
+    }
+    frame = pa.table(lines)
+    model = Headstart(**CLOSED).fit(frame.filter(pa.array(~held)), kinds="real")
+    found = model.evaluate(frame.filter(pa.array(held)), by="mean", kinds="real")
+    assert found.metrics == model.evaluate(frame.filter(pa.array(held)), kinds="real").metrics
+
+
 @pytest.mark.parametrize("kind", ["real", "binary", "mixed"])
 def test_every_kind_is_evaluated(kind: str) -> None:
     table = mixed_table(kind, rows=60, features=20)

@@ -323,3 +323,18 @@ def test_scores_are_means_between_quantiles() -> None:
     means = np.array([draws[start:end].mean() for start, end in pairwise(ends)])
     expected = (means - means[0]) / (means[-1] - means[0])
     np.testing.assert_allclose(normal_scores(counts), expected, atol=0.01)
+
+
+def test_numbers_and_labels_of_two_values_are_told_apart() -> None:
+    rng = np.random.default_rng(0)
+    values = (rng.normal(size=(30, 6)) > 0).astype(int)
+    frame = pd.DataFrame(values, columns=[f"f{j}" for j in range(6)]).astype(object)
+    frame[["f4", "f5"]] = np.array(["no", "yes"])[values[:, 4:]]
+    frame.insert(0, "row", [f"u{i}" for i in range(30)])
+    kinds = {None: "binary", "f4": "binary:no,yes", "f5": "binary:no,yes"}
+    model = Headstart(adapter="bayes", quiet=True).fit(frame, kinds=kinds)
+    model.add_features(
+        {"numbers": {"kind": "binary", "observations": {"u1": 1}}, "labels": {"kind": "binary:no,yes"}}
+    )
+    assert str(model.feature("numbers").kind) == "binary"
+    assert str(model.feature("labels").kind) == "binary:no,yes"

@@ -318,3 +318,13 @@ def test_rows_observed_since_fit_are_found_among_few_and_among_all() -> None:
     assert store.observed_among(rows[::-1]) == store.observed_rows
     assert store.observed_among(np.array([122, 3, 5, 3])) == [3, 122]
     assert store.observed_among(rows[:0]) == []
+
+
+def test_the_only_feature_that_is_left_is_recommended() -> None:
+    """It has its local part: one candidate is ranked as among others."""
+    model = fitted()
+    row = model.rows[0]
+    for feature in model.features[:3]:
+        (found,) = model.recommend(row, features=[feature], exclude_observed=False)
+        assert found.name == feature
+        assert found.mean == pytest.approx(model.predict([row], [feature]).mean[0, 0])

@@ -67,3 +67,14 @@ def test_a_model_without_titles_has_none() -> None:
     assert plain.similar("film 0").to_arrow().column_names == ["feature", "similarity"]
     assert plain.explain("row 0", "film 0").feature_title is None
     assert plain.row_titles(["row 0"]) is None
+
+
+def test_no_rows_have_no_titles() -> None:
+    """Where every row has observed the feature, nobody is left to rank."""
+    random = np.random.default_rng(0)
+    rows = [f"u{i}" for i in range(12)]
+    table = pa.table({"row": rows, **{f"f{j}": random.normal(size=12) for j in range(5)}})
+    people = pa.table({"row": rows, "title": [f"Person {i}" for i in range(12)]})
+    model = Headstart(adapter="bayes", quiet=True).fit(table, row_metadata=people, kinds="real")
+    assert len(model.audience("f0")) == 0
+    assert model.audience("f0", n=1, exclude_observed=False).titles is not None

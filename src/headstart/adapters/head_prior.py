@@ -278,8 +278,11 @@ class ReferenceFeatures:
     def row_scales(self, activation: Tensor) -> Tensor:
         """Compute the median over features of each row's |output − middle| / deviation, at least 1: (rows,).
 
-        If it is large, an extreme value of a new feature is no error: the row is extreme.
+        If it is large, an extreme value of a new feature is no error: the row is extreme. Without features
+        no row is.
         """
+        if len(self.weight) == 0:
+            return activation.new_ones(len(activation), dtype=torch.float64)
         activation = activation[:, : self.weight.shape[1]].double()  # without an adapter's learned ones
         distance = (torch.addmm(self.bias, activation, self.weight.T) - self.middle).abs()
         relative = distance / self.deviation.clamp(min=1e-12)

@@ -407,8 +407,11 @@ def _score_features_for_rows(
 ) -> dict[str, Score]:
     """Score the ranking of all features that a row has not observed, for the rows of relevant cells.
 
-    Relevant cell i is that of the model's row ``rows[i]`` and of the feature stored in ``slots[i]``.
+    Relevant cell i is that of the model's row ``rows[i]`` and of the feature stored in ``slots[i]``. Without
+    relevant cells there is nothing to score.
     """
+    if len(rows) == 0:
+        return {}
     columns = model.feature_store.columns
     used = columns.used_slots
     positions = np.full(len(columns.positions), -1)

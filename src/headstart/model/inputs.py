@@ -534,6 +534,8 @@ def _feature_kind(model: ModelState, name: str, kind: object) -> Kind:
     first = matches[0]
     if len(matches) == 1 or (kind is None and first.type != KindType.REAL):
         return first
+    if plain := [known for known in matches if known.type != KindType.REAL and known.option == kind_name]:
+        return plain[0]  # 0 and 1 without labels
     if first.type != KindType.REAL:
         raise InputError(f"feature {name!r}: say its ends, as {option_name('kind', first.option)}")
     # Each real feature of the model has its own scale: the scale of this one is found from its observations.

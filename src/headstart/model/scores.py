@@ -84,7 +84,9 @@ class Candidates:
         local = local_part(model, columns.features)
         if local is not None:
             whole = isinstance(slots, slice) and slots == slice(0, local.size)
-            local = local if whole else local.take(np.arange(local.size)[slots])
+            # An array, because a tensor of one element would be taken for a number.
+            places = slots if isinstance(slots, slice) else slots.numpy()
+            local = local if whole else local.take(np.arange(local.size)[places])
         return cls(heads, types, modelled, shots, known, all_types, local)
 
     def is_linear(self, model: ModelState) -> bool:

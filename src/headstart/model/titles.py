@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import pyarrow as pa
+
 from headstart.errors import InputError, join_names
 from headstart.model.state import ModelState
 
@@ -52,7 +54,9 @@ def row_titles(model: ModelState, positions: Sequence[int]) -> tuple[str, ...] |
     columns = [name for name in _title_columns(model.words.title) if name in known]
     if records is None or not columns:
         return None
-    return titles_of(records.lines.select(columns).take(list(positions)).to_pylist(), model.words.title)
+    return titles_of(
+        records.lines.select(columns).take(pa.array(positions, pa.int64())).to_pylist(), model.words.title
+    )
 
 
 def _title_columns(column: str | None) -> Sequence[str]:
