@@ -58,9 +58,9 @@ def condition_logistic(
 
     Newton's method finds the mode, which is unique. Far from the mode its steps can diverge: the first steps
     use the curvature of Jaakkola and Jordan's bound, which never overshoot. A batch takes a fixed number of
-    steps, and more of the first ones for features whose last steps diverge. A single feature stops at convergence, and begins at ``start`` (size,), a head close to the mode,
-    if given. If each of several processes has a part of the shots, ``reduce`` adds up gradients and
-    curvatures over processes.
+    steps, and more of the first ones for features whose last steps diverge. A single feature stops at
+    convergence, and begins at ``start`` (size,), a head close to the mode, if given. If each of several
+    processes has a part of the shots, ``reduce`` adds up gradients and curvatures over processes.
     """
     prior_outputs = multiply_vectors(prior, rows.mT)
     if isinstance(rows, np.ndarray):
