@@ -321,16 +321,6 @@ def join_processes() -> Iterator[ProcessGroup]:
 # -- work on files and modules ------------------------------------------------------------------------
 
 
-def is_main_process() -> bool:
-    """Return whether this is the main process of the current group, which writes files and shows progress."""
-    return process_group().is_main
-
-
-def is_single_process() -> bool:
-    """Return whether this process trains the model alone."""
-    return process_group().is_single
-
-
 def rows_are_sharded() -> bool:
     """Return whether tables and models have only the rows of this process: inside ``join_processes``."""
     return process_group().launched
@@ -340,17 +330,7 @@ def only_in_main_process(
     context: AbstractContextManager[object],
 ) -> AbstractContextManager[object]:
     """Return ``context`` in the main process, and a context that does nothing in the others."""
-    return context if is_main_process() else nullcontext()
-
-
-def wait_for_all_processes() -> None:
-    """Wait until all processes have called this function."""
-    process_group().barrier()
-
-
-def gather_texts(texts: Sequence[str]) -> list[list[str]]:
-    """Return the texts of every process, in the order of the processes."""
-    return process_group().all_gather_texts(texts)
+    return context if process_group().is_main else nullcontext()
 
 
 def consume_in_main_process(
@@ -360,7 +340,7 @@ def consume_in_main_process(
 
     The other processes exhaust ``pieces``, which sends their parts to the main process.
     """
-    if is_main_process():
+    if process_group().is_main:
         return consume(pieces)
     for _ in pieces:
         pass

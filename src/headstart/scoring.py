@@ -591,13 +591,11 @@ class Question(Config):
                 f"{option_name('pairs')} names the cells to predict, so that {option_name(name)} has no "
                 f"meaning; give {option_name('rows')} instead, or leave out {option_name(name)}"
             )
-        slots = np.array(
-            state.feature_store.slots(self.features or ()), dtype=np.int64
-        )  # raises for unknown names
+        named = state.feature_store.slots(self.features or ())  # raises an error for an unknown name
         if self.top is None:
             return
         columns = state.feature_store.columns
-        slots = columns.used_slots if self.features is None else slots
+        slots = columns.used_slots if self.features is None else np.array(named, dtype=np.int64)
         if self.by != "information" and not self.mixed_kinds and len(slots):
             require_same_units(columns, slots, option_name("top"))
         if self.exclude_observed:

@@ -197,7 +197,7 @@ def _score_binary(
         )
     probability = np.clip(np.where(truth > 0.5, mean, 1 - mean), _TINY, 1)  # of the true value
     scores |= _average("log_loss", -np.log(probability), lines, weights)
-    scores["ece"] = Score(calibration_error(truth, mean, weights=weights), features, targets)
+    scores["ece"] = Score(calibration_error(truth, mean, weights), features, targets)
     return scores
 
 
@@ -244,7 +244,7 @@ def auroc(truth: Floats, scores: Floats, lines: Ints, weights: Floats | None = N
     return np.where((ones > 0) & (zeros > 0), area, np.nan)
 
 
-def calibration_error(truth: Floats, mean: Floats, bins: int = _BINS, weights: Floats | None = None) -> float:
+def calibration_error(truth: Floats, mean: Floats, weights: Floats | None = None) -> float:
     """Return the expected calibration error: the mean gap of predicted and true shares of ones.
 
     The gap is computed in bins of equal width, weighted by their numbers of predictions, or by the sums of
@@ -253,7 +253,7 @@ def calibration_error(truth: Floats, mean: Floats, bins: int = _BINS, weights: F
     >>> round(calibration_error(np.array([1., 1, 0, 0]), np.array([.9, .9, .2, .2])), 3)
     0.15
     """
-    bin_index = np.minimum((mean * bins).astype(np.int64), bins - 1)
+    bin_index = np.minimum((mean * _BINS).astype(np.int64), _BINS - 1)
     counts = np.ones(len(truth)) if weights is None else weights
-    gaps = np.bincount(bin_index, weights=counts * (mean - truth), minlength=bins)
+    gaps = np.bincount(bin_index, weights=counts * (mean - truth), minlength=_BINS)
     return float(np.abs(gaps).sum() / counts.sum())

@@ -33,6 +33,8 @@ OURS = "headstart"  # the name of the model in the results
 
 _DRAWS = 20  # of the first ratings of the film that the demo shows
 
+_SHOWN_USERS = 6
+
 TEST_SHARE = 0.15  # of the films, held out as new
 
 
@@ -132,11 +134,11 @@ def _results(
     return Results(data=data, settings=settings, runs=runs)
 
 
-def predict_film(model: Headstart, new: Table, seed: int, users: int = 6) -> FilmPredictions:
+def predict_film(model: Headstart, new: Table, seed: int) -> FilmPredictions:
     """Predict the new film with the most ratings, from 0, 4 and 16 of them, for all other users who rated it.
 
-    The errors are averaged over several draws of the first ratings. Of the first draw, ``users`` users are
-    shown, and its 16 ratings stay in the model.
+    The errors are averaged over several draws of the first ratings. Of the first draw, a few users are shown,
+    and its 16 ratings stay in the model.
     """
     film = new.features[int(np.argmax(new.counts))]
     position = new.features.position(film)
@@ -154,7 +156,9 @@ def predict_film(model: Headstart, new: Table, seed: int, users: int = 6) -> Fil
                 model.remove_feature(film)
             model.add_feature(film, metadata=metadata, observations=dict(context[:shots]))
             prediction = model.predict(rows=names, features=[film])
-            predicted[shots] = [prediction[user, film] for user in names[:users]]
+            predicted[shots] = [prediction[user, film] for user in names[:_SHOWN_USERS]]
             errors.append(float(np.mean((prediction.mean[:, 0] - truth) ** 2)))
     rmse = {shots: float(np.mean(errors)) ** 0.5 for shots, errors in squares.items()}
-    return FilmPredictions(film, names[:users], truth[:users].tolist(), predicted, rmse, len(names))
+    return FilmPredictions(
+        film, names[:_SHOWN_USERS], truth[:_SHOWN_USERS].tolist(), predicted, rmse, len(names)
+    )

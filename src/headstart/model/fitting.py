@@ -30,14 +30,7 @@ from headstart.backbones.base import BACKBONES, Backbone
 from headstart.core.devices import CPU
 from headstart.core.neighbours import neighbours_of
 from headstart.core.types import Knowledge, RowStates
-from headstart.distributed import (
-    gather_texts,
-    is_main_process,
-    is_single_process,
-    rows_are_sharded,
-    run_in_each_process,
-    run_in_main_process,
-)
+from headstart.distributed import process_group, rows_are_sharded, run_in_each_process, run_in_main_process
 from headstart.errors import (
     InputError,
     NumericalError,
@@ -401,7 +394,7 @@ def _start_clock(table: Table, train_features: NDArray[np.int64], half_life: flo
 
 def _make_heads(model: ModelState, features: list[Feature]) -> ModelState:
     """Return the model with ``features`` and the heads that the adapter makes from their contexts."""
-    if not is_single_process():
+    if not process_group().is_single:
         return reduce(_make_sharded_heads, batches(features), model)
     start = model  # no head depends on another
     batches_with_heads = parallel_map(
@@ -418,7 +411,7 @@ def _make_heads(model: ModelState, features: list[Feature]) -> ModelState:
 @contextmanager
 def lock_checkpoint(folder: Path) -> Iterator[None]:
     """Lock the folder of a checkpoint during the block; remove the folder at the end if it is empty."""
-    if not is_main_process():
+    if not process_group().is_main:
         yield
         return
     busy = f"{folder} is in use by another fit; wait until it ends, or name another folder"
@@ -516,11 +509,11 @@ def require_consecutive_rows(table: Table) -> None:
     InputError
         If the rows of the processes are not consecutive, or their features differ.
     """
-    ends = gather_texts([table.rows[0], table.rows[-1]] if len(table.rows) else [])
+    ends = process_group().all_gather_texts([table.rows[0], table.rows[-1]] if len(table.rows) else [])
     names = [sort_key(name) for pair in ends for name in pair]
     in_order = all(last < first for last, first in zip(names[1:-1:2], names[2::2], strict=True))
     digest = hashlib.sha256(repr(list(table.features)).encode()).hexdigest()
-    digests = {text for texts in gather_texts([digest]) for text in texts}
+    digests = {text for texts in process_group().all_gather_texts([digest]) for text in texts}
     if len(digests) > 1 or not in_order:
         raise InputError(
             "processes that train together must have a part of the rows each; read the table by Table.read "
@@ -547,7 +540,7 @@ def with_global_shots(model: ModelState) -> ModelState:
 
     Heads of its features seem to be fixed, because each process has some of their observations only.
     """
-    if is_single_process():
+    if process_group().is_single:
         return model
     features = list(model.feature_store.values())
     shots = global_sum(torch.tensor([feature.shots for feature in features], dtype=torch.int64)).tolist()

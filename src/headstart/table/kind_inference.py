@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
+from headstart.distributed import process_group
 from headstart.errors import InputError, join_names, option_name
 from headstart.table.cells import Floats, Positions, chunk_slices, count_positions
 from headstart.table.kinds import KINDS, Kind, Kinds, KindType, Margin, as_option, kinds_as_option
@@ -23,7 +24,7 @@ from headstart.table.margins import MAX_STEPS, RATING, REAL, Category, Count, li
 from headstart.table.missing_values import MAX_CODES, as_missing, find_codes
 from headstart.table.names import Names
 from headstart.table.outliers import moments_by_feature
-from headstart.table.shards import FeatureExchange, gather, global_count, global_max, global_sum, is_single
+from headstart.table.shards import FeatureExchange, gather, global_count, global_max, global_sum
 
 _ROUNDING = 4 * np.finfo(np.float64).eps  # a smaller deviation relative to the mean is a rounding error
 
@@ -238,7 +239,7 @@ def sample_values(index: Positions, values: Floats, width: int) -> tuple[Positio
     they are few; otherwise more than a rating can have, with the smallest, the largest and one that is not
     whole. Values are repeated until a feature has as many as it has observations, or enough for a rating.
     """
-    if is_single():
+    if process_group().is_single:
         return index, values
     counts = global_sum(np.bincount(index, minlength=width))
     features, few = _few_values(index, values)

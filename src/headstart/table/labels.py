@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headstart.distributed import rows_are_sharded
 from headstart.errors import InputError, did_you_mean, join_names
 from headstart.table.cells import Floats, Positions
 from headstart.table.censored_values import MIN_EXACT, Limit, expected_values, parse_limit
@@ -27,7 +28,6 @@ from headstart.table.kinds import Kind, KindType, Margin, as_option, column_name
 from headstart.table.margins import Binary, Category, Ordinal, write_levels
 from headstart.table.missing_values import as_missing, is_no_answer
 from headstart.table.names import Names, as_name
-from headstart.table.shards import is_sharded
 from headstart.table.sources import BLANKS, Source, as_number, is_number, is_text
 
 # Pairs of labels whose order is known: the first means 0.
@@ -214,7 +214,7 @@ def resolve_labels(
     source : Source
         The source of the observations.
     """
-    if is_sharded():
+    if rows_are_sharded():
         raise InputError(
             "texts and categories cannot be read under torchrun; give one column of 0 and 1 per level, named "
             "FEATURE=LEVEL"

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headstart.distributed import run_in_each_process
+from headstart.distributed import rows_are_sharded, run_in_each_process
 from headstart.errors import InputError, UnknownNameError, for_user, join_names, option_name
 from headstart.progress import Reporter
 from headstart.table import text_encoders
@@ -33,7 +33,7 @@ from headstart.table.labels import LabelledSource, describe_columns, needs_label
 from headstart.table.metadata import MetadataSchema, align, check_finite, describe_unused, read_metadata
 from headstart.table.names import NameNumbering, Names, as_name, sorted_names
 from headstart.table.not_applicable import NO_CELLS, NotApplicable, find_cells
-from headstart.table.shards import is_sharded, local_source, shard_rows
+from headstart.table.shards import local_source, shard_rows
 from headstart.table.sources import Source, TextFormat, is_text_file, open_metadata, open_source
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights, times_of
@@ -278,7 +278,7 @@ def read_values(source: Source, read: Callable[[Source], T], weight: str | None 
     try:
         return source, read(source)
     except InputError as error:
-        if is_sharded():
+        if rows_are_sharded():
             raise
         labelled = LabelledSource(source, error, weight)
         return labelled, read(labelled)
@@ -399,7 +399,7 @@ def _concatenate(
     notes: list[str],
     spellings: dict[str, str],
 ) -> Observations:
-    if not any(map(len, batches[2])) and not is_sharded():  # other processes may have some
+    if not any(map(len, batches[2])) and not rows_are_sharded():  # other processes may have some
         raise InputError(f"{source.label} contains no observations; at least one is needed")
     pa.default_memory_pool().release_unused()
     columns: list[NDArray[Any]] = []
@@ -664,7 +664,8 @@ def _read_observations(opened: _OpenSources, duplicates: str) -> _RawTable:
     unsorted = shard_rows(unsorted, source.label)
     notes = [*unsorted.notes, *opened.notes, *_compare_rows(unsorted.rows, opened.known_rows)]
     # Lines of the long form have no meaningful order. Several processes agree on an order by sorting.
-    arrange: Callable[[list[str]], Iterable[str]] = sorted_names if long or is_sharded() else dict.fromkeys
+    is_sorted_by_name = long or rows_are_sharded()
+    arrange: Callable[[list[str]], Iterable[str]] = sorted_names if is_sorted_by_name else dict.fromkeys
     rows = Names(arrange([*unsorted.rows, *opened.known_rows]), "row")
     features = Names(arrange([*unsorted.features, *opened.described]), "feature")
     row_index = _renumber(unsorted.row_numbers, rows.positions(unsorted.rows))
@@ -762,9 +763,9 @@ def _open_sources(
     """Open the sources of observations, metadata and row metadata; each process opens its share."""
     _check_arguments(kinds, duplicates)
     observations, metadata, row_metadata = sources
-    if is_sharded() and text.not_applicable:
+    if rows_are_sharded() and text.not_applicable:
         raise InputError(f"{option_name('not_applicable')} is not supported under torchrun; leave it out")
-    if is_sharded() and row_metadata is not None:
+    if rows_are_sharded() and row_metadata is not None:
         raise InputError(f"{option_name('row_metadata')} is not supported under torchrun; leave it out")
     row, feature, value = columns.or_default()
     source = open_source(observations, (row, feature, value), text)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.distributed import process_group
+from headstart.distributed import process_group, rows_are_sharded
 from headstart.errors import InputError, option_name
 from headstart.table.cells import Cells, offsets
 from headstart.table.names import Names, sort_key, sorted_names
@@ -30,16 +30,6 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", bound=np.generic)
 
 _SAMPLE_SIZE = 4096  # names per process from which the first rows of the shards are chosen
-
-
-def is_sharded() -> bool:
-    """Return whether ``torchrun`` started this process, so that each process has a part of the rows."""
-    return process_group().launched
-
-
-def is_single() -> bool:
-    """Return whether there is only one process."""
-    return process_group().is_single
 
 
 # -- statistics of all rows ---------------------------------------------------------------------------
@@ -134,7 +124,7 @@ class FeatureExchange:
 
 def local_source(source: Source) -> Source:
     """Return the share of a source that this process reads."""
-    return source.part(process_group().rank, process_group().size) if is_sharded() else source
+    return source.part(process_group().rank, process_group().size) if rows_are_sharded() else source
 
 
 def shard_rows(observations: Observations, label: str) -> Observations:
@@ -143,7 +133,7 @@ def shard_rows(observations: Observations, label: str) -> Observations:
     The observations stay in the order of the source, and every process knows all features. ``label`` names
     the source in messages.
     """
-    if not is_sharded():
+    if not rows_are_sharded():
         return observations
     group = process_group()
     if observations.times is not None:

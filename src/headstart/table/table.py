@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.display import facts_html
+from headstart.distributed import rows_are_sharded
 from headstart.errors import InputError, explain_memory_error, guard_methods, join_names
 from headstart.progress import Reporter
 from headstart.table.cells import (
@@ -43,7 +44,7 @@ from headstart.table.missing_values import MissingCodes, MissingLike
 from headstart.table.names import Names
 from headstart.table.not_applicable import NO_CELLS, NotApplicable
 from headstart.table.reading import Columns, Form, assemble, sort_observations
-from headstart.table.shards import global_count, global_sum, is_sharded
+from headstart.table.shards import global_count, global_sum
 from headstart.table.sources import TextFormat
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights
@@ -740,7 +741,7 @@ def fingerprint(table: Table) -> str:
     The digest of a table that is divided among processes does not depend on their number.
     """
     digest = hashlib.sha256()
-    sharded = is_sharded()
+    sharded = rows_are_sharded()
     for names in (() if sharded else table.rows, table.features, map(str, table.kinds)):
         digest.update(repr(list(names)).encode())
     arrays = (table.row_index, table.feature_index, table.values, table.times, table.weights)

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headstart.config import Config
-from headstart.distributed import is_main_process, main_process_decides, process_group, sum_gradients
+from headstart.distributed import main_process_decides, process_group, sum_gradients
 from headstart.errors import NumericalError
 from headstart.files import pack_tensors, read_tensors, write_bytes
 from headstart.linalg.array_ops import LinAlgError
@@ -222,7 +222,7 @@ class Loop:
 
     def _save(self) -> None:
         """Write the checkpoint."""
-        if self.checkpoint is None or not is_main_process():
+        if self.checkpoint is None or not process_group().is_main:
             return
         tensors = {"generator": self.generator.get_state()}
         tensors |= {f"module/{name}": value for name, value in self.module.state_dict().items()}

@@ -26,12 +26,9 @@ from torch import Tensor
 from headstart.display import count
 from headstart.distributed import (
     consume_in_main_process,
-    gather_texts,
-    is_main_process,
-    is_single_process,
     only_in_main_process,
+    process_group,
     run_in_main_process,
-    wait_for_all_processes,
 )
 from headstart.errors import InputError, ModelFileError, join_names
 from headstart.files import (
@@ -114,7 +111,7 @@ def save(model: Callable[[], ModelState], path: Path, owner: object = None) -> N
     with only_in_main_process(lock_folder(path, owner, create=True)):
         run_in_main_process(lambda: check_place(path))
         _write(with_global_shots(model()), path)
-        wait_for_all_processes()
+        process_group().barrier()
 
 
 @contextmanager
@@ -192,7 +189,7 @@ def _write(model: ModelState, path: Path) -> None:
         for block in _gather_blocks(name, tensors[name], local_counts)
     )
     written = consume_in_main_process(blocks, lambda blocks: _write_weights(path, layouts, blocks))
-    rows = [name for names in gather_texts(list(model.rows)) for name in names]
+    rows = [name for names in process_group().all_gather_texts(list(model.rows)) for name in names]
     if written is not None:
         weights, digest, size = written
         facts = model_facts(model, weights, digest, copies).model_dump(mode="json")
@@ -201,12 +198,12 @@ def _write(model: ModelState, path: Path) -> None:
 
 def _with_global_indices(tensors: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
     """Return the tensors of this process with rows and observations numbered as in the whole model."""
-    if is_single_process():
+    if process_group().is_single:
         return tensors
     indptr = tensors["knowledge/indptr"] + global_start(len(tensors["knowledge/index"]))
     return tensors | {
         "contexts/rows": tensors["contexts/rows"] + global_start(rows),
-        "knowledge/indptr": indptr if is_main_process() else indptr[1:],
+        "knowledge/indptr": indptr if process_group().is_main else indptr[1:],
     }
 
 
@@ -230,7 +227,7 @@ def _gather_blocks(name: str, part: Tensor, local_counts: Tensor) -> Iterator[Te
         yield from gather_line_blocks(part, local_counts)
     elif _is_sharded(name):
         yield from gather_row_blocks(part)
-    elif is_main_process():
+    elif process_group().is_main:
         yield part
 
 

@@ -26,7 +26,7 @@ from headstart.backbones.base import BACKBONES
 from headstart.config import Config
 from headstart.core.neighbours import LocalStrengths
 from headstart.core.types import Heads, RowPriorRegression, RowStates
-from headstart.distributed import gather_texts, is_single_process
+from headstart.distributed import process_group
 from headstart.errors import InputError
 from headstart.linalg.compact import MOST_DECODED, CompactMatrices, StoredMatrices, from_halves, to_halves
 from headstart.linalg.row_sharded import global_count, global_sum
@@ -228,7 +228,7 @@ def _knowledge_values(values: Tensor) -> dict[str, Tensor]:
 
 def _encode_levels(group: str, values: Tensor) -> dict[str, Tensor] | None:
     """Return values (n,) as positions in a list of all levels; None unless there are few levels."""
-    if len(values) >= max(1, _LEAST_CODED) and is_single_process():
+    if len(values) >= max(1, _LEAST_CODED) and process_group().is_single:
         levels = torch.unique(values[:_SAMPLED])
         codes = torch.searchsorted(levels, values).clamp(max=len(levels) - 1)
         if len(levels) <= _MOST_LEVELS and torch.equal(levels[codes], values):
@@ -315,7 +315,8 @@ def find_copies(tensors: Mapping[str, Tensor]) -> dict[str, str]:
                 whole = tensors[original].shape == tensors[name].shape
                 copies[name] = original if whole else f"{original}[:, :{tensors[name].shape[1]}]"
     # Rows can be divided among processes: all of them must have the same copies.
-    agreed = set.intersection(*(set(lines) for lines in gather_texts([*map(" ".join, copies.items())])))
+    by_process = process_group().all_gather_texts([*map(" ".join, copies.items())])
+    agreed = set.intersection(*map(set, by_process))
     return {name: original for name, original in copies.items() if f"{name} {original}" in agreed}
 
 
