@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -58,8 +58,8 @@ class NewFeatureModel:
     residuals : csr_array or None
         The residuals of the rows, which local parts read: (rows, known features).
     rank : callable or None
-        Returns a function as ``rows_for`` does, given heads, contexts and local part; None: rankings are not
-        scored.
+        Returns a function that scores all rows for a slice of features, as ``Grid.rows_for`` does, given
+        heads, contexts and local part; None: rankings are not scored.
     """
 
     adapt: Callable[[FeatureBatch], Heads]
@@ -68,6 +68,34 @@ class NewFeatureModel:
     local: Callable[[Heads, FeatureBatch], LocalPart | None] = _no_local_part
     residuals: csr_array | None = None
     rank: Callable[[Heads, FeatureBatch, LocalPart | None], Callable[[slice], Tensor]] | None = None
+
+
+class Grid(NamedTuple):
+    """Heads and rows, whose cells are ranked by their predicted means."""
+
+    heads: Heads
+    states: RowStates
+    kinds: Tensor  # (heads,)
+    likelihood: Likelihood
+    local: LocalPart | None  # of the heads; None: they have none
+    residuals: csr_array | None  # (rows, known features): of the rows; None: they have none
+
+    def rows_for(self, part: slice) -> Tensor:
+        """Score all rows for a slice of the heads: (heads of the slice, rows)."""
+        local = None if self.local is None else self.local.take(np.arange(self.local.size)[part])
+        grid = self._replace(heads=self.heads.take(part), kinds=self.kinds[part], local=local)
+        return grid.means().T
+
+    def features_for(self, part: slice) -> Tensor:
+        """Score all heads for a slice of the rows: (rows of the slice, heads)."""
+        residuals = None if self.residuals is None else self.residuals[part]
+        return self._replace(states=self.states.take(part), residuals=residuals).means()
+
+    @torch.no_grad()
+    def means(self) -> Tensor:
+        """Return the predicted means of all cells, moved by the local part: (rows, heads)."""
+        predictive = predict_grid(self.heads, self.states, self.kinds, self.likelihood)
+        return (predictive if self.local is None else self.local.shift(predictive, self.residuals)).mean
 
 
 def score_adapter(
@@ -97,7 +125,7 @@ def score_adapter(
         return None if strengths is None else local_part_of(knowledge, heads, context, states, strengths)
 
     def rank(heads: Heads, context: FeatureBatch, part: LocalPart | None) -> Callable[[slice], Tensor]:
-        return rows_for(heads, states, context.kinds, likelihood, part, residuals)
+        return Grid(heads, states, context.kinds, likelihood, part, residuals).rows_for
 
     adapt = partial(heads_of, adapter, states=states)
     model = NewFeatureModel(adapt, states, likelihood, local, residuals, rank if ranking else None)
@@ -142,60 +170,6 @@ def score_targets(
     ranking = predictive.mean.double().numpy()
     mean_of_values, lines = test.to_values(mean, std)[0], test.lines.numpy()
     return score(test.truth, mean_of_values, lines, kinds, distance, ranking, test.weights, test.answers)
-
-
-def rows_for(
-    heads: Heads,
-    states: RowStates,
-    kinds: Tensor,
-    likelihood: Likelihood,
-    local: LocalPart | None,
-    residuals: csr_array | None,
-) -> Callable[[slice], Tensor]:
-    """Return a function that scores all rows for a slice of ``heads``: (heads of the slice, rows).
-
-    The features have the ``local`` part, and the rows of ``states`` the ``residuals``.
-    """
-
-    def scores(part: slice) -> Tensor:
-        of_part = None if local is None else local.take(np.arange(local.size)[part])
-        return _grid_means(heads.take(part), states, kinds[part], likelihood, of_part, residuals).T
-
-    return scores
-
-
-def features_for(
-    heads: Heads,
-    states: RowStates,
-    kinds: Tensor,
-    likelihood: Likelihood,
-    local: LocalPart | None,
-    residuals: csr_array | None,
-) -> Callable[[slice], Tensor]:
-    """Return a function that scores all ``heads`` for a slice of rows: (rows of the slice, heads).
-
-    The features have the ``local`` part, and the rows of ``states`` the ``residuals``.
-    """
-
-    def scores(part: slice) -> Tensor:
-        of_rows = None if residuals is None else residuals[part]
-        return _grid_means(heads, states.take(part), kinds, likelihood, local, of_rows)
-
-    return scores
-
-
-@torch.no_grad()
-def _grid_means(
-    heads: Heads,
-    states: RowStates,
-    kinds: Tensor,
-    likelihood: Likelihood,
-    local: LocalPart | None,
-    residuals: csr_array | None,
-) -> Tensor:
-    """Return the predicted means of all rows at all heads, moved by the ``local`` part: (rows, heads)."""
-    predictive = predict_grid(heads, states, kinds, likelihood)
-    return (predictive if local is None else local.shift(predictive, residuals)).mean
 
 
 def score_reference(
@@ -367,8 +341,8 @@ def score_rows(
             predictive = local.shift_cells(predictive, rows.targets, residuals)
         scores = score_targets(rows, predictive, test.known.shots, calibration)
         if ranking:
-            ranked = features_for(all_heads, now, known.kinds, likelihood, all_local, residuals)
-            scores |= score_lists(ranked, rows.lists())
+            grid = Grid(all_heads, now, known.kinds, likelihood, all_local, residuals)
+            scores |= score_lists(grid.features_for, rows.lists())
         runs += runs_of(scores, split, method, None, shots)
     if test.both is not None:
         context = test.new.context(NEW_CELL_SHOTS)

@@ -65,21 +65,21 @@ class Column(Config, ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Return how many numbers per feature this column gives."""
+        """How many numbers of each feature this column gives."""
 
     @property
     def takes(self) -> Literal["function", "folder"] | None:
-        """Return the kind of encoder that this column takes, if any; its vectors are expensive."""
+        """The kind of encoder that this column takes, if any; its vectors are expensive."""
         return None
 
     @property
     def structure(self) -> Structure | None:
-        """Return the structure that only networks can read; None for plain numbers."""
+        """The structure that only networks can read; None for plain numbers."""
         return None
 
     @property
     def spec(self) -> str:
-        """Return the type in the form that ``MetadataSchema.fit`` takes: ``number``, ``text:128``."""
+        """The type in the form that ``MetadataSchema.fit`` takes: ``number``, ``text:128``."""
         return str(self.model_dump()["type"])
 
     @classmethod
@@ -232,7 +232,7 @@ class CategoryColumn(Column):
 
     @property
     def width(self) -> int:
-        """Return the number of categories."""
+        """The number of categories."""
         return len(self.values)
 
     @classmethod
@@ -286,7 +286,7 @@ class LabelsColumn(Column):
 
     @property
     def width(self) -> int:
-        """Return the number of labels."""
+        """The number of labels."""
         return len(self.values)
 
     @classmethod
@@ -368,7 +368,7 @@ class ScaledColumn(Column):
 
     @property
     def width(self) -> int:
-        """Return 2 if there is a number for missing values, else 1."""
+        """2 if there is a number for missing values, else 1."""
         return 1 + self.missing
 
     @classmethod
@@ -500,7 +500,7 @@ class IgnoredColumn(Column):
 
     @property
     def width(self) -> int:
-        """Return 0."""
+        """0: nothing is encoded."""
         return 0
 
     @classmethod

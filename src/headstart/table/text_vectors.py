@@ -72,7 +72,7 @@ class StaticEmbedding:
 
     @property
     def width(self) -> int:
-        """Return the length of the vectors."""
+        """The length of the vectors."""
         return len(self._scale)
 
     def split(self, word: str) -> list[str]:

@@ -60,17 +60,17 @@ class TextColumn(Column):
 
     @property
     def width(self) -> int:
-        """Return the width of the vectors."""
+        """The width of the vectors."""
         return self.size
 
     @property
     def takes(self) -> Literal["folder"] | None:
-        """Return "folder" if a sentence encoder encodes this column."""
+        """A folder, if a sentence encoder encodes this column."""
         return None if self.encoder in (None, text_vectors.NAME) else "folder"
 
     @property
     def spec(self) -> str:
-        """Return the type with the encoder or the number of hash buckets."""
+        """The type with the encoder or the number of hash buckets."""
         return f"text:{self.encoder or self.size}"
 
     @classmethod
@@ -217,7 +217,7 @@ class VectorColumn(Column):
 
     @property
     def width(self) -> int:
-        """Return the length of the vectors."""
+        """The length of the vectors."""
         return self.size
 
     @classmethod
@@ -292,12 +292,12 @@ class CustomColumn(Column):
 
     @property
     def width(self) -> int:
-        """Return the length of the vectors."""
+        """The length of the vectors."""
         return self.size
 
     @property
     def takes(self) -> Literal["function"]:
-        """Return "function"."""
+        """A function."""
         return "function"
 
     @classmethod
@@ -407,17 +407,17 @@ class TokensColumn(Column):
 
     @property
     def width(self) -> int:
-        """Return the number of tokens per text."""
+        """The number of tokens of each text."""
         return self.length
 
     @property
     def spec(self) -> str:
-        """Return the type with the number of tokens."""
+        """The type with the number of tokens."""
         return f"tokens:{self.length}"
 
     @property
     def structure(self) -> TokenSequence:
-        """Return the length of texts and the number of different tokens."""
+        """The length of texts and the number of different tokens."""
         return TokenSequence(self.length, len(self.words) + 2)
 
     @classmethod
@@ -472,12 +472,12 @@ class ImageColumn(Column):
 
     @property
     def width(self) -> int:
-        """Return the number of pixels."""
+        """The number of pixels."""
         return self.height * self.columns
 
     @property
     def structure(self) -> ImageShape:
-        """Return the size of the images."""
+        """The size of the images."""
         return ImageShape(self.height, self.columns)
 
     @classmethod
