@@ -22,7 +22,7 @@ from headstart.errors import HeadstartError, InputError, UnknownNameError, did_y
 from headstart.table import Table
 
 
-def read_numbers(path: Path, expected: Mapping[str, Callable[[str], bool]]) -> pa.Table:
+def _read_numbers(path: Path, expected: Mapping[str, Callable[[str], bool]]) -> pa.Table:
     """Read the columns in ``expected`` as whole numbers. Other columns are ignored.
 
     ``expected`` maps each column to a check of its texts, which finds the bad line after an error.
@@ -39,13 +39,13 @@ def read_numbers(path: Path, expected: Mapping[str, Callable[[str], bool]]) -> p
             ),
         )
     except pa.ArrowInvalid:
-        raise wrong_line(path, expected) from None
+        raise _wrong_number(path, expected) from None
     if table.num_rows == 0 or any(column.null_count for column in table.columns):
-        raise wrong_line(path, expected)
+        raise _wrong_number(path, expected)
     return table
 
 
-def wrong_line(path: Path, expected: Mapping[str, Callable[[str], bool]]) -> InputError:
+def _wrong_number(path: Path, expected: Mapping[str, Callable[[str], bool]]) -> InputError:
     """Return an error that quotes the first bad line. This is slow, but only runs after an error."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         reader = csv.reader(file)
@@ -69,11 +69,19 @@ def _check_header(path: Path, names: list[str]) -> None:
         raise InputError(f"{path}, line 1: there is no column {missing[0]!r}; got {text!r}")
 
 
+def _official_file(folder: Path, subfolder: str, name: str, advice: str) -> Path:
+    """Return the path of an official file, in ``folder`` or in its ``subfolder``."""
+    for path in (folder / name, folder / subfolder / name):
+        if path.is_file():
+            return path
+    raise InputError(f"there is no {name} in {str(folder)!r}; {advice}")
+
+
 Task = Literal["1_2", "3_4"]
 
 _EEDI_URL = "https://eedi.com/projects/neurips-education-challenge"
 
-_COLUMNS = {  # the required columns, with a check of their texts
+_EEDI_COLUMNS = {  # the required columns, with a check of their texts
     "QuestionId": str.isdecimal,
     "UserId": str.isdecimal,
     "IsCorrect": lambda text: text in ("0", "1"),
@@ -90,12 +98,21 @@ def eedi(folder: str | Path, task: Task = "3_4", at_least: int = 50) -> Table:
     """
     if task not in get_args(Task):
         raise InputError(f"task must be one of {', '.join(get_args(Task))}; got {task!r}")
-    answers = _official_eedi(Path(folder), f"train_data/train_task_{task}.csv", task)
-    questions = _official_eedi(Path(folder), f"metadata/question_metadata_task_{task}.csv", task)
-    tree = _official_eedi(Path(folder), "metadata/subject_metadata.csv", task)
+    advice = (
+        f"download the data of tasks {task.replace('_', '/')} of the NeurIPS 2020 Education Challenge from "
+        f"{_EEDI_URL}, unpack it, and pass the folder that contains train_data/ and metadata/"
+    )
+    answers, questions, tree = (
+        _official_file(Path(folder), "eedi", name, advice)
+        for name in (
+            f"train_data/train_task_{task}.csv",
+            f"metadata/question_metadata_task_{task}.csv",
+            "metadata/subject_metadata.csv",
+        )
+    )
     subjects = _read_questions(questions, _read_subjects(tree))
-    columns = read_numbers(answers, _COLUMNS)
-    question, student, right = (columns[name].to_numpy() for name in _COLUMNS)
+    columns = _read_numbers(answers, _EEDI_COLUMNS)
+    question, student, right = (columns[name].to_numpy() for name in _EEDI_COLUMNS)
     for wrong, reason in (
         ((right != 0) & (right != 1), "IsCorrect must be 0 or 1"),
         (~np.isin(question, list(subjects)), f"the question is not in {questions.name}"),
@@ -132,18 +149,6 @@ def dense_part(rows: NDArray[np.int64], features: NDArray[np.int64], at_least: i
     return mask
 
 
-def _official_eedi(folder: Path, name: str, task: str) -> Path:
-    """Return the path of an official file, in ``folder`` or in its subfolder ``eedi``."""
-    for path in (folder / name, folder / "eedi" / name):
-        if path.is_file():
-            return path
-    raise InputError(
-        f"there is no {name} in {str(folder)!r}; download the data of tasks {task.replace('_', '/')} of the "
-        f"NeurIPS 2020 Education Challenge from {_EEDI_URL}, unpack it, and pass the folder that contains "
-        "train_data/ and metadata/"
-    )
-
-
 def _read_subjects(path: Path) -> dict[int, str]:
     """Return {number: name} of the subjects. A name that occurs twice gets its number appended."""
     names: dict[int, str] = {}
@@ -174,9 +179,9 @@ def _read_questions(path: Path, names: dict[int, str]) -> dict[int, list[str]]:
                 f"{path}, line 1: there is no column {missing[0]!r}{did_you_mean(missing[0], header)}"
             )
         for line in reader:
-            number, join_names = line["QuestionId"], line["SubjectId"]
+            number, listed = line["QuestionId"], line["SubjectId"]
             try:
-                questions[int(number)] = [names[int(subject)] for subject in json.loads(join_names)]
+                questions[int(number)] = [names[int(subject)] for subject in json.loads(listed)]
             except KeyError as error:
                 raise InputError(
                     f"{path}, line {reader.line_num}: subject {error} is not in subject_metadata.csv"
@@ -184,7 +189,7 @@ def _read_questions(path: Path, names: dict[int, str]) -> dict[int, list[str]]:
             except (TypeError, ValueError):
                 raise InputError(
                     f"{path}, line {reader.line_num}: expected the number of a question and a list such as "
-                    f"[3, 71]; got {f'{number},{join_names}'!r}"
+                    f"[3, 71]; got {f'{number},{listed}'!r}"
                 ) from None
     return questions
 
@@ -222,7 +227,7 @@ def movielens_small() -> Table:
         years,
     )
     users, rated, stars = (frame[column].to_numpy() for column in ("userId", "movieId", "rating"))
-    return _table(described, users, rated, stars, kind="rating:0.5:5")
+    return _film_table(described, users, rated, stars, kind="rating:0.5:5")
 
 
 def movielens_1m(folder: str | Path) -> Table:
@@ -231,9 +236,12 @@ def movielens_1m(folder: str | Path) -> Table:
     ``folder`` contains ``movies.dat`` and ``ratings.dat``. The times of the ratings may be absent. The
     name of a film is its title in ``movies.dat``, which includes the year.
     """
+    advice = (
+        f"download MovieLens-1M (ml-1m.zip) from {_MOVIELENS_URL}, unpack it, and pass the folder that "
+        "contains movies.dat and ratings.dat"
+    )
     films_path, ratings_path = (
-        _official_movielens(Path(folder), "movies.dat"),
-        _official_movielens(Path(folder), "ratings.dat"),
+        _official_file(Path(folder), "ml-1m", name, advice) for name in ("movies.dat", "ratings.dat")
     )
     films = _read_films(films_path)
     users, rated, stars = _read_ratings(ratings_path)
@@ -245,7 +253,7 @@ def movielens_1m(folder: str | Path) -> Table:
             first = int(np.argmax(wrong))
             text = f"{users[first]}::{rated[first]}::{stars[first]:g}"
             raise InputError(f"{ratings_path}, line {first + 1}: {reason}; got {text!r}")
-    return _table(films, users, rated, stars, kind="rating:1:5")
+    return _film_table(films, users, rated, stars, kind="rating:1:5")
 
 
 class _Films(NamedTuple):
@@ -257,7 +265,7 @@ class _Films(NamedTuple):
     years: list[int | None]
 
 
-def _table(
+def _film_table(
     films: _Films,
     users: NDArray[np.int64],
     rated: NDArray[np.int64],
@@ -304,17 +312,6 @@ def _unique_names(titles: list[str], years: list[int | None], ids: list[int]) ->
     return [f"{name} [{i}]" if count[name] > 1 else name for name, i in zip(names, ids, strict=True)]
 
 
-def _official_movielens(folder: Path, name: str) -> Path:
-    """Return the path of an official file, in ``folder`` or in its subfolder ``ml-1m``."""
-    for path in (folder / name, folder / "ml-1m" / name):
-        if path.is_file():
-            return path
-    raise InputError(
-        f"there is no {name} in {str(folder)!r}; download MovieLens-1M (ml-1m.zip) from {_MOVIELENS_URL}, "
-        "unpack it, and pass the folder that contains movies.dat and ratings.dat"
-    )
-
-
 def _read_films(path: Path) -> _Films:
     films = []
     # Not splitlines(): it also splits at some latin-1 characters.
@@ -355,12 +352,12 @@ def _read_ratings(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDA
     except pa.ArrowInvalid:
         table = None
     if table is None or table.num_rows == 0 or any(table[name].null_count for name in types if name in names):
-        raise _wrong_line(path, timed)
+        raise _wrong_rating(path, timed)
     users, rated, stars = (table[name].to_numpy() for name in ("user", "film", "stars"))
     return users, rated, stars
 
 
-def _wrong_line(path: Path, timed: bool) -> InputError:
+def _wrong_rating(path: Path, timed: bool) -> InputError:
     """Return an error that quotes the first bad line. This is slow, but only runs after an error."""
     expected = "UserID::FilmID::Rating" + ("::Time, as in the first line" if timed else "")
     with path.open(encoding="latin-1", newline="\n") as file:
@@ -373,7 +370,7 @@ def _wrong_line(path: Path, timed: bool) -> InputError:
 
 _NEUROPATHIC_URL = "https://github.com/TURuibo/Neuropathic-Pain-Diagnosis-Simulator"
 
-_FILE = "simulated_1000.csv"
+_NEUROPATHIC_FILE = "simulated_1000.csv"
 
 
 def neuropathic(source: str | Path, at_least: int = 50) -> Table:
@@ -382,8 +379,14 @@ def neuropathic(source: str | Path, at_least: int = 50) -> Table:
     ``source`` is the simulator's CSV file, or a folder that contains ``simulated_1000.csv``. Labels of
     fewer than ``at_least`` patients are left out. There is no metadata.
     """
-    path = _find(Path(source))
-    expected = {name: lambda text: text in ("0", "1") for name in _header(path)}
+    path = Path(source)
+    if not path.is_file():
+        advice = (
+            "simulate 1000 patients with the Neuropathic Pain Diagnosis Simulator "
+            f"({_NEUROPATHIC_URL}) and save them there as CSV, one column per label"
+        )
+        path = _official_file(path, "neuropathic", _NEUROPATHIC_FILE, advice)
+    expected = {name: lambda text: text in ("0", "1") for name in _read_labels(path)}
     try:
         labels = arrow_csv.read_csv(
             path,
@@ -392,12 +395,12 @@ def neuropathic(source: str | Path, at_least: int = 50) -> Table:
             ),
         )
     except pa.ArrowInvalid:
-        raise wrong_line(path, expected) from None
+        raise _wrong_number(path, expected) from None
     if labels.num_rows == 0 or any(column.null_count for column in labels.columns):
-        raise wrong_line(path, expected)
+        raise _wrong_number(path, expected)
     present = np.stack([column.to_numpy() for column in labels.columns], axis=1)  # (patients, labels)
     if ((present != 0) & (present != 1)).any():
-        raise wrong_line(path, expected)
+        raise _wrong_number(path, expected)
     common = np.flatnonzero(present.sum(0) >= at_least)
     if len(common) == 0:
         raise InputError(
@@ -414,17 +417,8 @@ def neuropathic(source: str | Path, at_least: int = 50) -> Table:
     return Table.read(pa.table(columns), row="patient", form="wide", kinds="binary")
 
 
-def _find(source: Path) -> Path:
-    for path in (source, source / _FILE, source / "neuropathic" / _FILE):
-        if path.is_file():
-            return path
-    raise InputError(
-        f"there is no {_FILE} in {str(source)!r}; simulate 1000 patients with the Neuropathic Pain Diagnosis "
-        f"Simulator ({_NEUROPATHIC_URL}) and save them there as CSV, one column per label"
-    )
-
-
-def _header(path: Path) -> list[str]:
+def _read_labels(path: Path) -> list[str]:
+    """Return the names of the labels, which are the columns of the file."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         names = next(csv.reader(file), [])
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -434,7 +428,7 @@ def _header(path: Path) -> list[str]:
     return names
 
 
-VARIABLE = "HEADSTART_DATA"
+FOLDER_VARIABLE = "HEADSTART_DATA"
 
 
 @dataclass(frozen=True)
@@ -491,11 +485,11 @@ EEDI_TASKS_1_2 = DataSet(
 
 def data_folder(folder: str | Path | None = None) -> Path:
     """Return ``folder``, or the folder in the environment variable ``HEADSTART_DATA``."""
-    path = folder or os.environ.get(VARIABLE)
+    path = folder or os.environ.get(FOLDER_VARIABLE)
     if not path:
         content = ", ".join(f"{dataset.folder}/ ({dataset.title})" for dataset in DATASETS.values())
         raise InputError(
-            f"no data folder was given; pass it with --data or the environment variable {VARIABLE}; "
+            f"no data folder was given; pass it with --data or the environment variable {FOLDER_VARIABLE}; "
             f"it contains {content}"
         )
     if not Path(path).is_dir():

@@ -56,7 +56,7 @@ class Theme:
     paper: str
     ink: str
     faint: str
-    extra: str  # a further colour of lines
+    extra: str
 
 
 LIGHT = Theme("#ffffff", "#222222", "#dddddd", "#882255")

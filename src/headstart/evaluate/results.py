@@ -27,7 +27,7 @@ from headstart.errors import InputError
 from headstart.evaluate.metrics import METRICS, Metric
 from headstart.files import write_bytes
 
-FORMAT = 2  # of ``results.json``; format 1 had no runs of held-out rows
+FORMAT = 1  # of ``results.json``
 
 BATCH = 128  # features that are timed together
 
@@ -134,7 +134,7 @@ class Results(BaseModel):
                 f"up to {FORMAT}: upgrade it"
             )
         try:
-            return cls(**{**content, "format": FORMAT})  # format 1 is a subset of format 2
+            return cls(**content)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])

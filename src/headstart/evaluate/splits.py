@@ -98,7 +98,6 @@ def _count(number: float) -> int:
 
     It is first rounded to six decimals, because a product such as 0.7 · 10 is not exact in floating point.
     """
-
     return int(np.rint(np.round(number, 6)))
 
 

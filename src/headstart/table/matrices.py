@@ -57,9 +57,7 @@ def matrix_source(
     columns |= {
         name: pa.array(column, from_pandas=True) for name, column in zip(features, numbers.T, strict=True)
     }
-    source = FrameSource(pa.table(columns), (), NO_CODES)
-    source.label = label
-    return source
+    return FrameSource(pa.table(columns), (), NO_CODES, label)
 
 
 def _names(names: Sequence[object] | None, count: int, noun: str, label: str) -> list[str]:

@@ -496,14 +496,15 @@ class FrameSource(Source):
     A level of a pandas index whose name is in ``index`` counts as a column.
     """
 
-    label = "the frame"
     converts_texts = False
 
-    def __init__(self, frame: Any, index: Sequence[str], missing: MissingCodes) -> None:
+    def __init__(
+        self, frame: Any, index: Sequence[str], missing: MissingCodes, label: str = "the frame"
+    ) -> None:
         import narwhals as nw  # imported here: a saved model is read without it
         from narwhals.exceptions import NarwhalsError
 
-        self.missing = missing
+        self.missing, self.label = missing, label
         levels = getattr(getattr(frame, "index", None), "names", [])
         if any(level in index for level in levels):  # the result of pivot or set_index
             frame = frame.reset_index()
@@ -515,7 +516,7 @@ class FrameSource(Source):
                 f"expected a path or a pandas, polars or pyarrow frame; got {type(frame).__name__}"
             ) from None
         except (NarwhalsError, UnicodeError) as error:
-            raise InputError(f"the frame cannot be used: {' '.join(str(error).split())}") from error
+            raise InputError(f"{label} cannot be used: {' '.join(str(error).split())}") from error
         self._name_columns(own_names)
 
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -41,7 +41,7 @@ def open_survey_file(
     Values among the codes ``missing`` are not observed, and are no levels.
     """
     if path.name.lower().endswith(_EXCEL):
-        return _name(FrameSource(_read_excel(path, label), wanted, missing), label)
+        return FrameSource(_read_excel(path, label), wanted, missing, label)
     columns, facts = _read(path, label)
     numeric = [name for name, column in columns.items() if is_number(column.type) or column.type == pa.null()]
     left_out = [name for name in columns if name not in numeric and name not in wanted]
@@ -53,7 +53,7 @@ def open_survey_file(
         chosen[name] = missing.to_null(chosen[name])
         labelled[name] = {code: text for code, text in labelled[name].items() if code not in missing.numbers}
     answers = _answers(path, label, chosen, labelled, facts.variable_measure)
-    source = _name(FrameSource(pa.table(chosen | answers), (), missing), label)
+    source = FrameSource(pa.table(chosen | answers), (), missing, label)
     if left_out:
         source.notes += (f"{label}: variables of text or dates were left out: {join_names(left_out)}",)
     codes = [name for name in labelled if name not in answers and name not in wanted]
@@ -111,16 +111,11 @@ def _answers(
 def open_variable_labels(path: Path, label: str, feature: str) -> Source:
     """Open the variables of a file as metadata: one line per variable, with the text of its label."""
     if path.name.lower().endswith(_EXCEL):
-        return _name(FrameSource(_read_excel(path, label), (feature,), NO_CODES), label)
+        return FrameSource(_read_excel(path, label), (feature,), NO_CODES, label)
     _, facts = _read(path, label, metadataonly=True)
     texts = [facts.column_names_to_labels.get(name) or None for name in facts.column_names]
     lines = pa.table({feature: facts.column_names, "label": pa.array(texts, pa.string())})
-    return _name(FrameSource(lines, (), NO_CODES), label)
-
-
-def _name(source: FrameSource, label: str) -> FrameSource:
-    source.label = label
-    return source
+    return FrameSource(lines, (), NO_CODES, label)
 
 
 def _read(path: Path, label: str, **options: Any) -> tuple[dict[str, pa.Array], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -38,17 +39,11 @@ def half_life_of(given: object) -> float | None:
         number = given.total_seconds()
     elif isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool):
         number = float(given)
-    elif isinstance(given, str) and (words := _IN_WORDS.fullmatch(given.lower())):
-        unit = _UNITS.get(words[2])
-        try:
-            number = None if unit is None else float(words[1]) * unit
-        except ValueError:
-            number = None
     elif isinstance(given, str):
-        try:
-            number = float(given)
-        except ValueError:
-            number = None
+        words = _IN_WORDS.fullmatch(given.lower())
+        amount, unit = (words[1], _UNITS.get(words[2])) if words else (given, 1.0)
+        with contextlib.suppress(ValueError):
+            number = None if unit is None else float(amount) * unit
     if number is None:
         raise InputError(
             f"{option_name('half_life', '180 days')} is a number in the unit of the times, a timedelta, or "
