@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headstart.errors import InputError
 from headstart.evaluate import plots
+from headstart.evaluate.metrics import METRICS
 from headstart.evaluate.plots import LIGHT, styles_of
 from headstart.evaluate.reports import html_report, markdown_report
 from headstart.evaluate.results import Results, Timing
@@ -95,7 +96,7 @@ def test_a_method_has_the_same_style_in_every_picture():
 
 def test_given_styles_take_the_place_of_those_of_the_names(worlds):
     curves = worlds.some_results(["chn", "peer"]).curves("rmse")
-    panel = plots.Panel(curves, plots.METRICS["rmse"])
+    panel = plots.Panel(curves, METRICS["rmse"])
     usual = styles_of(["chn", "peer"], LIGHT)
     plain = plots.plot_panels([panel])
     assert plots.plot_panels([panel], styles=usual) == plain
@@ -120,9 +121,9 @@ def test_one_hopeless_method_does_not_flatten_the_others(worlds):
     results = worlds.some_results(["chn", "mean", "mean-head", "random"])
     runs = [r.model_copy(update={"value": 50.0}) if r.method == "random" else r for r in results.runs]
     curves = Results(data={}, settings={}, runs=runs).curves("rmse")
-    low, high = plots._limits(curves, plots.METRICS["rmse"])
+    low, high = plots._limits(curves, METRICS["rmse"])
     assert high < 5
-    low, high = plots._limits({k: v for k, v in curves.items() if k != "random"}, plots.METRICS["rmse"])
+    low, high = plots._limits({k: v for k, v in curves.items() if k != "random"}, METRICS["rmse"])
     assert all(low < mean < high for k, v in curves.items() if k != "random" for mean in v.mean)
 
 

@@ -64,11 +64,11 @@ def serve(
     loopback = is_loopback(host)
     with _open_store(url) as opened:
         tokens = TokenSet(opened.tokens())
-    create = f"headstart token create NAME --scope admin --store {redact_url(url)}"
+    command = f"headstart token create NAME --scope admin --store {redact_url(url)}"
     if not tokens.required and not loopback:
         raise InputError(
             f"there are no tokens, so that everyone who reaches {host} could change the model; make one with "
-            f"{create}, or leave out --host"
+            f"{command}, or leave out --host"
         )
     settings = ServiceSettings(loopback=loopback, rate=rate, burst=2 * rate, watch_model=watch)
     address = f"[{host}]" if ":" in host else host
@@ -78,7 +78,7 @@ def serve(
     else:
         say("open without a token: the page, /docs, /openapi.json, /health, /ready; all else needs a token")
     if tokens.required and not tokens:
-        say(f"all tokens are revoked: nothing else is answered until you make one with {create}")
+        say(f"all tokens are revoked: nothing else is answered until you make one with {command}")
     run(model, url, settings, host, port, workers)
 
 

@@ -31,6 +31,11 @@ class Metric:
     label: str
     better: Literal["lower", "higher", "near"]  # near: values near COVERAGE are better
 
+    @property
+    def direction(self) -> str:
+        """Which values are better, in words."""
+        return f"{COVERAGE:g} is ideal" if self.better == "near" else f"{self.better} is better"
+
     def best(self, values: Floats) -> int:
         """Return the position of the best value; NaN is never the best."""
         if self.better == "higher":
@@ -61,6 +66,11 @@ METRICS: dict[str, Metric] = {
     "mrr": Metric("Mean reciprocal rank", "higher"),
     "coverage@10": Metric("Share of candidates among the first 10 of any list", "higher"),
 }
+
+
+def metric_of(name: str) -> Metric:
+    """Return the metric with this name; of one that is not among ``METRICS``, lower values are better."""
+    return METRICS.get(name, Metric(name, "lower"))
 
 
 MAIN_METRICS = ("rmse", "auroc", "log_score", "ndcg@10")  # pictures and the command line show these first

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import HeadstartError, InputError, did_you_mean
-from headstart.evaluate.metrics import MAIN_METRICS, METRICS, Metric
+from headstart.evaluate.metrics import MAIN_METRICS, Metric, metric_of
 from headstart.evaluate.results import Curve, Results, Test
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: 
 
 def _panel(results: Results, name: str, test: Test) -> Panel:
     title, axis = _PANELS[test] if results.row_shots else ("", _SHOTS)
-    return Panel(results.curves(name, test), METRICS.get(name, Metric(name, "lower")), title, axis)
+    return Panel(results.curves(name, test), metric_of(name), title, axis)
 
 
 def plot_panels(
@@ -238,8 +238,7 @@ def _draw(axes: Axes, panel: Panel, styles: dict[str, Style], theme: Theme, heig
             sigma = np.array([sigma or 0.0 for sigma in curve.sigma])
             axes.fill_between(x, mean - sigma, mean + sigma, color=style.colour, alpha=0.13, linewidth=0)
     _label_ends(axes, curves, styles, theme, height)
-    better = {"lower": "lower is better", "higher": "higher is better", "near": "0.9 is ideal"}[metric.better]
-    axes.set_ylabel(f"{metric.label}  ({better})", color=theme.ink)
+    axes.set_ylabel(f"{metric.label}  ({metric.direction})", color=theme.ink)
     axes.set_xlabel(panel.axis, color=theme.ink)
     axes.set_title(panel.title, color=theme.ink, fontsize=11, loc="left")
     axes.set_xticks(_position(shots), [str(k) for k in shots])

@@ -24,7 +24,7 @@ from headstart.config import Config
 from headstart.core.types import FeatureBatch, RowStates
 from headstart.display import table_html, text_table
 from headstart.errors import InputError
-from headstart.evaluate.metrics import METRICS, Metric
+from headstart.evaluate.metrics import METRICS, metric_of
 from headstart.files import write_bytes
 
 FORMAT = 1  # of ``results.json``
@@ -301,8 +301,7 @@ class TextTable:
 
 def metric_table(results: Results, metric: str, test: Test = "features") -> TextTable:
     """Return the table of one metric in one test: mean ± 1σ over splits."""
-    curves, kind = results.curves(metric, test), METRICS.get(metric, Metric(metric, "lower"))
-    better = {"lower": "lower is better", "higher": "higher is better", "near": "0.9 is ideal"}[kind.better]
+    curves, kind = results.curves(metric, test), metric_of(metric)
     shots = results.shots_of(test)
     digits = decimals(mean for curve in curves.values() for mean in curve.mean)
     cells = {method: _texts(curve, shots, digits) for method, curve in curves.items()}
@@ -312,7 +311,7 @@ def metric_table(results: Results, metric: str, test: Test = "features") -> Text
         if any(math.isfinite(mean) for mean in means.values()):
             best[k] = list(means)[kind.best(np.array(list(means.values())))]
     corner = "shots" if test == "features" else "observations"
-    return TextTable(f"{_TEST_TITLES[test]}{kind.label} ({better})", shots, cells, best, corner)
+    return TextTable(f"{_TEST_TITLES[test]}{kind.label} ({kind.direction})", shots, cells, best, corner)
 
 
 def timing_table(timings: Sequence[Timing]) -> TextTable:

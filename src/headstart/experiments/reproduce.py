@@ -194,8 +194,8 @@ class Reproduction:
         """Run or continue one benchmark, and add a note about its data."""
         reporter.say(f"Study {name}: {benchmark.name}")
         results = benchmark.run(folder, reporter, _keep_models(folder) if self.keep_models else None)
-        note = _QUICK_NOTE if self.quick else self._dataset(STUDIES[name].dataset).note
-        results = results.model_copy(update={"data": {"note": note, "preset": self.preset, **results.data}})
+        about = _QUICK_NOTE if self.quick else self._dataset(STUDIES[name].dataset).note
+        results = results.model_copy(update={"data": {"note": about, "preset": self.preset, **results.data}})
         return results, [Timing(**timing) for timing in read_json(folder / "timing.json")]
 
     def _dataset(self, name: str) -> DataSet:

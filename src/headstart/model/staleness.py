@@ -31,8 +31,11 @@ class ErrorSums(NamedTuple):
 
     def add(self, excess: NDArray[np.float64]) -> ErrorSums:
         """Return the sums with the ``excess`` (n,) of more observations."""
-        count, total = self.observations + len(excess), self.excess + float(excess.sum())
-        return ErrorSums(count, total, self.squares + float((excess**2).sum()))
+        return ErrorSums(
+            self.observations + len(excess),
+            self.excess + float(excess.sum()),
+            self.squares + float((excess**2).sum()),
+        )
 
     @property
     def mean(self) -> float:
@@ -42,8 +45,8 @@ class ErrorSums(NamedTuple):
     @property
     def standard_error(self) -> float:
         """The standard error of the mean; 0 for a single observation."""
-        count = max(1, self.observations)
-        return math.sqrt(max(0.0, self.squares / count - self.mean**2) / count)
+        n = max(1, self.observations)
+        return math.sqrt(max(0.0, self.squares / n - self.mean**2) / n)
 
 
 NO_ERRORS = ErrorSums()

@@ -713,12 +713,12 @@ def _surprise_message(
     kind = triples.features[lines[worst]].kind
     value = kind.margin.to_value(values[worst])
     expected_mean, expected_std = kind.margin.moments(mean[worst], std[worst])
-    count = int((excess > 1).sum())
-    others = f", and {count - 1} more like it" if count > 1 else ""
+    others = int((excess > 1).sum()) - 1
+    more = f", and {others} more like it" if others else ""
     return (
         f"feature {triples.features[lines[worst]].name!r}: the value {value:g} at row "
         f"{model.rows[triples.rows[order][worst]]!r} lies {distance[worst]:.3g} standard deviations from "
-        f"its prediction ({expected_mean:.4g} ± {expected_std:.2g}){others}. The value was accepted. If it "
+        f"its prediction ({expected_mean:.4g} ± {expected_std:.2g}){more}. The value was accepted. If it "
         "is a mistake, observe the correct value"
     )
 
