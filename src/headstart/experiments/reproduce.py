@@ -16,6 +16,7 @@ import torch
 from headstart import __version__
 from headstart.adapters.base import ADAPTERS
 from headstart.datasets import DATASETS, EEDI_TASKS_1_2, DataSet, Task, data_folder
+from headstart.display import count
 from headstart.errors import InputError, join_names
 from headstart.evaluate.benchmark import Benchmark, KeepParts
 from headstart.evaluate.metrics import METRICS, Metric
@@ -323,7 +324,7 @@ def _epoch_curves(results: Results, start: str) -> dict[str, Curve]:
     """Turn curves by shots of ``start-0``, ``start-1``, … into one curve by epochs per number of shots."""
     curves = results.curves(main_metric(results))
     return {
-        f"{shots} shot{'s' * (shots != 1)}": Curve(
+        count(shots, "shot"): Curve(
             list(EPOCHS),
             [curves[f"{start}-{n}"].mean[i] for n in EPOCHS],
             [curves[f"{start}-{n}"].sigma[i] for n in EPOCHS],

@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from headstart.display import facts_html
+from headstart.display import count, facts_html
 from headstart.evaluate.results import markdown_text
 from headstart.model.staleness import staleness_of
 from headstart.model.state import ModelState
@@ -114,7 +114,7 @@ def _errors(model: ModelState, info: ModelInfo) -> dict[str, str]:
     measure = info.unit if clicks else f"root mean squared error {unit}"
     means = {item.shots: item.error for item in info.means}
     errors = {
-        f"{item.shots} observation{'s' * (item.shots != 1)}": f"{item.error:.3g}"
+        count(item.shots, "observation"): f"{item.error:.3g}"
         + (f" ± {item.standard_error:.1g}" if item.standard_error > 0 else "")
         + (f"; row and column means {means[item.shots]:.3g}" if item.shots in means else "")
         for item in info.errors

@@ -18,7 +18,7 @@ from torch import Tensor
 from headstart.adapters.base import Adapter
 from headstart.core.predictive import predict_grid
 from headstart.core.types import FeatureBatch, Heads, RowStates
-from headstart.display import table_html
+from headstart.display import count, table_html
 from headstart.errors import InputError, UnsupportedError, for_user, option_name
 from headstart.model.cell_predictions import predict_features
 from headstart.model.features import Feature
@@ -301,7 +301,7 @@ def explain(model: ModelState, row: Any, feature: object) -> Explanation:
         for name, effect in prior.columns.items()
     ]
     joint = (prior.feature - prior.average) - sum(prior.columns.values(), torch.zeros_like(head))
-    context = f"{feature_title or known.name}: {known.shots} observation{'s' * (known.shots != 1)}"
+    context = f"{feature_title or known.name}: {count(known.shots, 'observation')}"
     contributions += [
         Contribution("metadata", "all columns together", None, float(joint @ mean_activation)),
         Contribution("context", context, None, float((head - prior.feature) @ mean_activation)),

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headstart.display import count
 from headstart.distributed import rows_are_sharded
 from headstart.errors import InputError, did_you_mean, join_names
 from headstart.table.cells import Floats, Positions
@@ -505,7 +506,7 @@ def _infer_unobserved(labelled: list[_Feature], names: Mapping[int, str], others
     if not names or 2 * len(categories) <= others:
         return []
     counts = Counter(level for feature in categories for level in cast(Category, feature.margin).names)
-    levels = tuple(level for level, count in counts.items() if 2 * count > len(categories))
+    levels = tuple(level for level, n in counts.items() if 2 * n > len(categories))
     if len(levels) < 2:
         first = next(iter(names.values()))
         raise InputError(
@@ -514,7 +515,8 @@ def _infer_unobserved(labelled: list[_Feature], names: Mapping[int, str], others
         )
     nothing = np.zeros(0, np.int64)
     labelled += [_Feature(i, name, [], nothing, Category(levels)) for i, name in names.items()]
-    return [f"{len(names)} features without observations got the most common kind, {Kind(Category(levels))}"]
+    features = count(len(names), "feature")
+    return [f"{features} without observations got the most common kind, {Kind(Category(levels))}"]
 
 
 def _refuse_no_answers(feature: _Feature) -> None:
@@ -577,9 +579,8 @@ def _notes(inferred: list[_Feature]) -> list[str]:
         also = ""
         if kind == usual and kind.name == "category":
             also = "; if the labels have an order, name it, as in ordinal:never,sometimes,often"
-        noun = "feature" if len(names) == 1 else "features"
-        reason = reasons[kind.name]
-        notes.append(f"{len(names)} {noun} inferred as {kind.short} because of {reason} ({option}){also}")
+        features, reason = count(len(names), "feature"), reasons[kind.name]
+        notes.append(f"{features} inferred as {kind.short} because of {reason} ({option}){also}")
     return notes if len(notes) <= 5 else [*notes[:5], f"{len(notes) - 5} more kinds inferred from labels"]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headstart.display import count
 from headstart.distributed import rows_are_sharded, run_in_each_process
 from headstart.errors import InputError, UnknownNameError, for_user, join_names, option_name
 from headstart.progress import Reporter
@@ -452,15 +453,15 @@ def _sort_pairs(
     rows: Positions, features: Positions, shape: tuple[int, int]
 ) -> tuple[NDArray[Any], Positions, Positions]:
     """Return the order by (row, feature), and the rows and features in this order: three of (n,)."""
-    count = len(rows)
-    if count < max(_FEW, sum(shape) // 4) or count > MOST_POSITIONS:
+    n = len(rows)
+    if n < max(_FEW, sum(shape) // 4) or n > MOST_POSITIONS:
         order = np.lexsort((features, rows))
         return order, rows[order], features[order]
     from scipy.sparse import csc_array, csr_array  # imported here: small tables do not need SciPy
 
     # Two stable counting sorts, by feature and then by row: faster than comparing, with int32 arrays only.
-    ones = np.ones(count, np.int8)
-    lines = csr_array((ones, features, np.arange(count + 1, dtype=np.int32)), shape=(count, shape[1])).tocsc()
+    ones = np.ones(n, np.int8)
+    lines = csr_array((ones, features, np.arange(n + 1, dtype=np.int32)), shape=(n, shape[1])).tocsc()
     by_feature = csc_array((lines.indices, take_positions(rows, lines.indices), lines.indptr), shape=shape)
     del lines, ones
     by_row = by_feature.tocsr()
@@ -560,7 +561,7 @@ def _in_brackets(texts: list[str]) -> str:
 
 
 class TableParts(NamedTuple):
-    """The fields of a ``Table``, in their order."""
+    """The fields of a ``Table``."""
 
     rows: Names
     features: Names
@@ -582,6 +583,7 @@ class TableParts(NamedTuple):
 
 def assemble(
     observations: object,
+    *,
     metadata: object,
     row_metadata: object,
     columns: Columns,
@@ -592,8 +594,8 @@ def assemble(
     duplicates: str,
     text: TextFormat,
     encoders: Mapping[str, EncoderLike] | None,
+    words: Mapping[str, str] | None,
     reporter: Reporter,
-    words: Mapping[str, str] | None = None,
 ) -> tuple[TableParts, dict[str, NDArray[np.float32]]]:
     """Read all fields of a table, and the vectors of the metadata columns with an encoder."""
     opened = run_in_each_process(
@@ -615,22 +617,22 @@ def assemble(
     rows = _row_metadata(opened, table.rows, row_metadata_types or {}, reporter)
     index = table.observations
     parts = TableParts(
-        table.rows,
-        table.features,
-        resolved,
-        index.row_index,
-        index.feature_index,
-        index.values,
-        features.lines,
-        features.schema,
-        (*table.source_notes, *table.value_notes, *kind_notes, *features.notes, *rows.notes),
-        features.encoders,
-        rows.lines,
-        rows.schema,
-        index.times,
-        index.weights,
-        Words.from_columns(*opened.columns.or_default(), words),
-        cells,
+        rows=table.rows,
+        features=table.features,
+        kinds=resolved,
+        row_index=index.row_index,
+        feature_index=index.feature_index,
+        values=index.values,
+        metadata=features.lines,
+        schema=features.schema,
+        notes=(*table.source_notes, *table.value_notes, *kind_notes, *features.notes, *rows.notes),
+        encoders=features.encoders,
+        row_metadata=rows.lines,
+        row_schema=rows.schema,
+        times=index.times,
+        weights=index.weights,
+        words=Words.from_columns(*opened.columns.or_default(), words),
+        not_applicable=cells,
     )
     return parts, features.vectors
 
@@ -722,7 +724,9 @@ def _not_applicable_cells(opened: _OpenSources, table: _RawTable, text: TextForm
     coded = [feature, value] if long else [name for name in source.columns if name not in others]
     cells = find_cells(source, text.not_applicable, row, coded, long=long)
     cells = cells.without(_observed_cells_of(cells, table))
-    table.source_notes.append(f"{len(cells)} cells read as not applicable: {text.not_applicable.describe()}")
+    table.source_notes.append(
+        f"{count(len(cells), 'cell')} read as not applicable: {text.not_applicable.describe()}"
+    )
     return cells
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.display import facts_html
+from headstart.display import count, facts_html
 from headstart.distributed import rows_are_sharded
 from headstart.errors import InputError, explain_memory_error, guard_methods, join_names
 from headstart.progress import Reporter
@@ -253,28 +253,23 @@ class Table:
                 row = row or observations.columns[0]
             elif row_names is not None or feature_names is not None:
                 raise InputError("row_names and feature_names are for an array or a sparse matrix only")
+            excluded = MissingCodes.of(not_applicable, "not_applicable")
             parts, vectors = assemble(
                 observations,
-                metadata,
-                row_metadata,
-                Columns(row, feature, value, time, weight),
-                form,
-                kinds,
-                metadata_types,
-                row_metadata_types,
-                duplicates,
-                TextFormat(
-                    separator,
-                    decimal,
-                    encoding,
-                    MissingCodes.of(missing) + MissingCodes.of(not_applicable, "not_applicable"),
-                    MissingCodes.of(not_applicable, "not_applicable"),
-                ),
-                encoders,
-                Reporter(quiet),
-                words,
+                metadata=metadata,
+                row_metadata=row_metadata,
+                columns=Columns(row, feature, value, time, weight),
+                form=form,
+                kinds=kinds,
+                metadata_types=metadata_types,
+                row_metadata_types=row_metadata_types,
+                duplicates=duplicates,
+                text=TextFormat(separator, decimal, encoding, MissingCodes.of(missing) + excluded, excluded),
+                encoders=encoders,
+                words=words,
+                reporter=Reporter(quiet),
             )
-        table = cls(*parts)
+        table = cls(**parts._asdict())
         table.__dict__["_vectors"] = vectors  # a cached property
         return table
 
@@ -328,7 +323,8 @@ class Table:
     def __repr__(self) -> str:
         rows, features = self.shape
         kinds = feature_kinds(self.features, self.kinds).summary()
-        more = f", {len(self.not_applicable)} cells not applicable" if len(self.not_applicable) else ""
+        left_out = len(self.not_applicable)
+        more = f", {count(left_out, 'cell')} not applicable" if left_out else ""
         return f"Table({rows} rows × {features} features, {self.answers} observations, {kinds}{more})"
 
     def _repr_html_(self) -> str:
