@@ -143,6 +143,18 @@ def test_a_benchmark_of_clicks_scores_rankings(table, tmp_path):
     assert set(results.curves("ndcg@10")) == set(config.methods)
 
 
+@pytest.mark.parametrize("density", [0.8, 0.95])
+def test_probabilities_of_almost_certain_clicks(density):
+    latent = np.random.default_rng(0).normal(size=(2, 40, 12)).sum(0)
+    row, feature = np.nonzero(latent < np.quantile(latent, density))
+    lines = pa.table({"row": [f"u{i}" for i in row], "feature": [f"f{j}" for j in feature]})
+    model = Headstart(quiet=True).fit(lines, kinds="click")
+    model.add_features({"new": {}, "clicked": {"observations": {"u0": 1, "u1": 1}}})
+    prediction = model.predict()
+    assert ((prediction.mean > 0) & (prediction.mean < 1)).all()
+    assert prediction.mean.mean() == pytest.approx(density, abs=0.2)
+
+
 @pytest.mark.parametrize("kind", ["real", "rating:1:5", "binary"])
 def test_a_single_click_feature_beside_others(kind):
     """Whichever features the judge holds out, some clicks are left to learn from."""

@@ -124,6 +124,8 @@ _LEAST_RATIO = -30.0  # of a probability to the least one; below, the logarithm 
 
 LEAST_CHANCE = 1e-4  # of a click, by default: see ``click_log_odds``
 
+_MOST_LEAST = 0.5  # the largest least probability, with which no probability becomes 1 or more
+
 
 def click_log_odds(probability: Any, least: Any) -> tuple[Any, Any]:
     """Return the log-odds of ``click_probability`` and their slope: strictly increasing in any number.
@@ -135,6 +137,7 @@ def click_log_odds(probability: Any, least: Any) -> tuple[Any, Any]:
     tensor([0.0000, 3.3083])
     """
     if isinstance(probability, Tensor):
+        least = least.clamp(max=_MOST_LEAST) if isinstance(least, Tensor) else min(least, _MOST_LEAST)
         inside = probability.clamp(max=_MOST_CHANCE)
         ratio = inside / least
         bounded = ratio.clamp(min=_LEAST_RATIO)
@@ -142,7 +145,7 @@ def click_log_odds(probability: Any, least: Any) -> tuple[Any, Any]:
         positive = least * softplus
         log_odds = torch.log(positive / (1 - positive))
     else:
-        inside = np.minimum(probability, _MOST_CHANCE)
+        least, inside = np.minimum(least, _MOST_LEAST), np.minimum(probability, _MOST_CHANCE)
         ratio = inside / least
         bounded = np.maximum(ratio, _LEAST_RATIO)
         softplus, sigmoid = np.logaddexp(bounded, 0.0), np.exp(-np.logaddexp(-bounded, 0.0))
