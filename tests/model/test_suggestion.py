@@ -187,3 +187,15 @@ def test_there_may_be_nothing_to_choose() -> None:
         [],
         [],
     )
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-15, 1e15, 1e30])
+def test_choices_do_not_depend_on_the_unit_of_variances(unit: float) -> None:
+    """The forms are squares of variances, which would leave the range of single precision."""
+    random = np.random.default_rng(0)
+    weights, noise = HeadWeights(torch.from_numpy(random.normal(size=(30, SIZE))).float()), torch.ones(30)
+    root, eye = torch.from_numpy(random.normal(size=(SIZE, SIZE))), torch.eye(SIZE, dtype=torch.float64)
+    chosen, gains = greedy_design(weights, noise.double(), root @ root.T, eye, 9)
+    found, told = greedy_design(weights, unit * noise.double(), unit * (root @ root.T), eye, 9)
+    assert found == chosen
+    np.testing.assert_allclose(told, np.array(gains) * unit, rtol=1e-9)

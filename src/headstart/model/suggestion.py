@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, cast
@@ -169,6 +170,10 @@ def greedy_design(
     gains : list of float
         The decrease of the trace by each choice.
     """
+    # A power of two as the unit of variances, which changes no digit: the forms are squares of variances and
+    # would leave the range of single precision.
+    unit = 2.0 ** math.frexp(float(covariance.diagonal().max()))[1]
+    covariance, noise = covariance / unit, noise / unit
     count = len(noise)
     most = min(n, count if excluded is None else count - int(excluded.sum()))
     parts = [slice(start, min(start + _AT_ONCE, count)) for start in range(0, count, _AT_ONCE)]
@@ -203,7 +208,7 @@ def greedy_design(
             reduction[part] += along * (along * curvature - 2 * across) / float(total[best])
             variance[part] -= along**2 / float(total[best])
         covariance = covariance - torch.outer(direction, direction) / total[best]
-    return chosen, gains
+    return chosen, [gain * unit for gain in gains]
 
 
 def _noise_at_rows(heads: Heads, states: RowStates, kind: int, likelihood: Likelihood) -> Tensor:
