@@ -191,7 +191,7 @@ def test_what_is_separable_is_predicted_with_certainty_but_finite() -> None:
 
 @pytest.mark.parametrize("seed", [3, 4, 10, 12, 17, 20, 23, 24, 28, 30, 41, 45, 47, 62])
 def test_tables_of_all_shapes_and_kinds_have_no_findings(seed: int) -> None:
-    """Every verb answers soundly; ``python -m tests.faults.table_round`` tries larger tables and more of them.
+    """Every verb answers soundly; ``python -m tests.faults.table_round`` tries more and larger tables.
 
     The tables 4, 12, 28 and 62 have reals in some folds of the judge only.
     """
