@@ -500,9 +500,16 @@ def _infer_labelled(labelled: list[_Feature]) -> list[str]:
 def _infer_unobserved(labelled: list[_Feature], names: Mapping[int, str], others: int) -> list[str]:
     """Read features without observations as categories if most of the ``others`` are; return notes.
 
-    ``names`` are these features by position. They get the levels that most categories have.
+    ``names`` are these features by position. They get the levels that most categories have. The name of a
+    column of a category, which metadata describes, is no feature.
     """
     categories = [feature for feature in labelled if isinstance(feature.margin, Category)]
+    columns = {
+        column_name(feature.name, level)
+        for feature in categories
+        for level in cast(Category, feature.margin).names
+    }
+    names = {i: name for i, name in names.items() if name not in columns}
     if not names or 2 * len(categories) <= others:
         return []
     counts = Counter(level for feature in categories for level in cast(Category, feature.margin).names)
