@@ -123,7 +123,7 @@ def train(
     device: torch.device = CPU,
     calibrate: bool = True,
 ) -> TrainedParts:
-    """Train a backbone, then meta-train and, if ``calibrate``, calibrate adapters.
+    """Train a backbone, then meta-train adapters, and calibrate them.
 
     Parameters
     ----------
@@ -142,6 +142,8 @@ def train(
         Returns the checkpoint file of the backbone or of an adapter, by name.
     device : torch.device
         The device of training and of the result (see ``TrainedParts.to_cpu``).
+    calibrate : bool
+        Whether to calibrate the adapters.
     """
     require_networks(table, adapters.values())
     for config in adapters.values():
