@@ -106,6 +106,14 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@every_document
+def test_brackets_name_a_reference_only_in_the_reference(path: Path) -> None:
+    """Two pairs of brackets in a row are a link to an object of the package: ``[x][name]``."""
+    text = re.sub(r"^```.*?^```$|`[^`]*`", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
+    for target in re.findall(r"\]\[([^]]*)\]", text):
+        assert pkgutil.resolve_name(target), target
+
+
 def backticked(path: Path) -> list[str]:
     """The words in backticks outside of fenced blocks."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
