@@ -72,11 +72,23 @@ def print_damage() -> Iterator[None]:
 
 def show(header: Sequence[str], lines: Iterable[Sequence[str | Text]], title: str | None = None) -> None:
     """Print a table; a cell with a style is passed as ``Text``."""
-    columns = [Column(Text(name)) for name in header]
+    lines = list(lines)
+    columns = [
+        Column(Text(name), no_wrap=all(_is_number(str(line[number])) for line in lines))
+        for number, name in enumerate(header)
+    ]
     grid = Grid(*columns, title=None if title is None else Text(title), title_style="bold")
     for line in lines:
         grid.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in line))
     Console().print(grid)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text or "nan")
+    except ValueError:
+        return False
+    return True
 
 
 def show_results(results: Results) -> None:
@@ -166,7 +178,9 @@ class Destination:
         def text(name: str, value: Any) -> str:
             if value is None:
                 return ""
-            return format(value, shown.get(name, ".4g")) if isinstance(value, float) else str(value)
+            if not isinstance(value, float):
+                return str(value)
+            return format(value, shown.get(name, ".3g" if abs(value) < 100 else ".4g"))
 
         first_lines = lines.slice(0, MAX_LINES).to_pylist()
         names = lines.column_names

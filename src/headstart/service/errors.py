@@ -163,8 +163,8 @@ def error_response(error: Exception) -> Response:
 def _routing_error(app: FastAPI, request: Request, error: HTTPException) -> HTTPException:
     """Return the error of a request without an endpoint: 405 with all allowed methods, or 404.
 
-    The router passes requests that no endpoint takes on to the files of the page, which answer for
-    themselves.
+    The router passes requests that no endpoint takes on to the files of the page, which only GET and HEAD
+    read. Older versions of starlette do not name these two.
     """
     path = request.scope["path"]
     methods = {
@@ -173,6 +173,8 @@ def _routing_error(app: FastAPI, request: Request, error: HTTPException) -> HTTP
         if _path_pattern(known).fullmatch(path)
         for method in operations
     }
+    if not methods and error.status_code == 405 and not path.startswith("/v1/"):
+        methods = {"get", "head"}
     if methods:
         allowed = ", ".join(sorted(method.upper() for method in methods))
         return HTTPException(
