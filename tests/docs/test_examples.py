@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from headstart.cli.main import app
 
@@ -60,6 +61,16 @@ def write_files(folder: Path) -> None:
     (folder / "ratings.csv").write_text("\n".join(lines))
 
 
+def run_commands(code: str) -> None:
+    """Run the commands of a block but ``benchmark``, which takes a minute."""
+    for line in code.replace("\\\n", " ").splitlines():
+        command, *words = shlex.split(line)
+        assert command == "headstart", line
+        if words[0] != "benchmark":
+            answer = CliRunner().invoke(app, words)
+            assert answer.exit_code == 0, (line, answer.output, answer.exception)
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_python_examples_run_and_print_what_is_said(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -70,6 +81,8 @@ def test_python_examples_run_and_print_what_is_said(
     names: dict[str, object] = {}
     every = blocks(ROOT / name)
     for (language, code, line), following in zip(every, [*every[1:], ("", "", 0)], strict=True):
+        if language == "bash" and "tutorials" in name:
+            run_commands(code)
         if language == "python":
             code = code.replace("Headstart()", SHORT)
             # Blank lines before the code, so that a traceback shows the document's own line.
