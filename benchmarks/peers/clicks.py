@@ -25,14 +25,7 @@ from headstart.adapters.base import adapter_config
 from headstart.datasets import movielens_1m, movielens_small, synthetic_clicks
 from headstart.evaluate import REFERENCES, KShotTest, Lists, score_lists, split_features, split_observations
 from headstart.evaluate.references import Reference
-from headstart.evaluate.scoring import (
-    features_for,
-    heads_of,
-    known_heads,
-    relevant_cells,
-    rows_for,
-    score_reference,
-)
+from headstart.evaluate.scoring import Grid, heads_of, known_heads, relevant_cells, score_reference
 from headstart.progress import Reporter
 from headstart.table import Cells, Table
 from headstart.training.recipe import Recipe, TrainedParts, train
@@ -115,7 +108,7 @@ def score_new_features(table: Table, seed: int) -> dict[str, list[float]]:
     states = adapter.refine(trained.knowledge.states)
     found["headstart"] = [
         score_lists(
-            rows_for(heads_of(adapter, test.context(shots), states), states, test.modelled, likelihood),
+            Grid(heads_of(adapter, test.context(shots), states), states, test.modelled, likelihood).rows_for,
             test.lists(),
         )["ndcg@50"].value
         for shots in SHOTS
@@ -139,7 +132,7 @@ def score_known_features(table: Table, seed: int) -> dict[str, list[float]]:
     states = adapter.refine(trained.knowledge.states)
     batch = replace(feature_batch(known), known=torch.arange(len(features)))
     heads = known_heads(adapter, trained.knowledge, batch, states)
-    scored = score_lists(features_for(heads, states, batch.kinds, likelihood), lists)
+    scored = score_lists(Grid(heads, states, batch.kinds, likelihood).features_for, lists)
     found["headstart"] = [scored["ndcg@10"].value]
     return found
 

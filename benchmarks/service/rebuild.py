@@ -52,7 +52,7 @@ def rebuild(folder: Path, kind: str, count: int) -> dict[str, Any]:
         start, used = time.perf_counter(), time.process_time()
         live = LiveModel(store, place)
         took = {"seconds": time.perf_counter() - start, "CPU seconds": time.process_time() - used}
-    return {"features": len(live.snapshot.fitted.feature_store), **took}
+    return {"features": len(live.snapshot.model_state.feature_store), **took}
 
 
 def _fill(store: Store, model: Headstart, kind: str, count: int) -> None:

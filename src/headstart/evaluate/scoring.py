@@ -77,8 +77,8 @@ class Grid(NamedTuple):
     states: RowStates
     kinds: Tensor  # (heads,)
     likelihood: Likelihood
-    local: LocalPart | None  # of the heads; None: they have none
-    residuals: csr_array | None  # (rows, known features): of the rows; None: they have none
+    local: LocalPart | None = None  # of the heads; None: they have none
+    residuals: csr_array | None = None  # (rows, known features): of the rows; None: they have none
 
     def rows_for(self, part: slice) -> Tensor:
         """Score all rows for a slice of the heads: (heads of the slice, rows)."""
