@@ -256,6 +256,17 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def with_advice(message: str, advice: str) -> str:
+    """Return a message with advice for the case that its question, if it has one, is answered with no.
+
+    >>> with_advice("unknown row 'x'", "add it first")
+    "unknown row 'x'; add it first"
+    >>> with_advice("unknown row 'x'; did you mean 'y'?", "add it first")
+    "unknown row 'x'; did you mean 'y'? If not, add it first"
+    """
+    return f"{message} If not, {advice}" if message.endswith("?") else f"{message}; {advice}"
+
+
 def join_names(names: Iterable[object], limit: int = 5) -> str:
     """List the first few names for a message, and count the others.
 

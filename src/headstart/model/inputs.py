@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.core.types import RowStates
-from headstart.errors import InputError, UnknownNameError, did_you_mean, for_user, join_names, option_name
+from headstart.errors import (
+    InputError,
+    UnknownNameError,
+    did_you_mean,
+    for_user,
+    join_names,
+    option_name,
+    with_advice,
+)
 from headstart.model.features import Feature
 from headstart.model.levels import category_columns, expand_answers, label_value
 from headstart.model.observations import ObservationList, ObservationLists
@@ -614,7 +622,7 @@ def rows_with_states(model: ModelState, rows: Any, what: str) -> tuple[Names, Ro
     except UnknownNameError as error:
         python = "a row that is not in the model is given with its observations, as {'u99': {'Alien': 5}}"
         advice = for_user(python, "--new-rows FILE predicts rows from their observations")
-        raise UnknownNameError(f"{error}; {advice}") from None
+        raise UnknownNameError(with_advice(str(error), advice)) from None
 
 
 def _lists_of_table(model: ModelState, table: Table) -> ObservationLists:
@@ -774,4 +782,4 @@ def row_positions(model: ModelState, rows: list[Any]) -> NDArray[np.int64]:
             "headstart add-rows adds new ones, or --unknown add",
             "add it first",
         )
-        raise UnknownNameError(f"{error}; {advice}") from None
+        raise UnknownNameError(with_advice(str(error), advice)) from None

@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, UnknownNameError, did_you_mean, for_user, join_names, option_name
+from headstart.errors import (
+    InputError,
+    UnknownNameError,
+    did_you_mean,
+    for_user,
+    join_names,
+    option_name,
+    with_advice,
+)
 from headstart.model.features import Feature
 from headstart.model.inputs import (
     ObservationsLike,
@@ -427,7 +435,7 @@ def _find_features(model: ModelState, keys: list[Any]) -> tuple[Names, list[Feat
         )
         near = did_you_mean(unknown[0], feature_store if len(feature_store) <= MAX_SUGGESTIONS else ())
         what = f"feature {unknown[0]!r}{near}" if len(unknown) == 1 else f"features: {join_names(unknown)}"
-        raise UnknownNameError(f"unknown {what}; {advice}")
+        raise UnknownNameError(with_advice(f"unknown {what}", advice))
     positions = {name: position for position, name in enumerate(unique)}
     features = [feature_store[name] for name in unique]
     return Names(unique, "feature"), features, np.array([positions[name] for name in names], dtype=np.int64)
