@@ -338,3 +338,28 @@ def test_numbers_and_labels_of_two_values_are_told_apart() -> None:
     )
     assert str(model.feature("numbers").kind) == "binary"
     assert str(model.feature("labels").kind) == "binary:no,yes"
+
+
+@pytest.mark.parametrize("kind", ["amount", "count"])
+def test_amounts_and_counts_of_different_magnitudes_have_shifts_of_their_own(kind: str) -> None:
+    """One shift of all would make a zero of large numbers the only one that matters, and means too large."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(120, 2)) @ rng.normal(size=(2, 12)) + rng.normal(size=(120, 12))
+    units = np.array([20, 1e6] * 6)
+    values = np.where(z < -1.5, 0.0, np.round(units * np.exp(z / 2)))
+    held_out = rng.random(values.shape) < 0.2
+    table = Table.read(np.where(held_out, np.nan, values), kinds=kind)
+    shifts = {float(str(known).split(":")[1]) for known in table.kinds}
+    assert len(shifts) == 2
+    assert max(shifts) > 1000 * min(shifts)
+    model = Headstart(adapter="bayes", quiet=True).fit(table)
+    means = np.nanmean(np.where(held_out, np.nan, values), axis=0)
+    errors, of_means = (
+        np.where(held_out, (part - values) ** 2, 0).sum(0) for part in (model.predict().mean, means)
+    )
+    assert (errors < 1.5 * of_means).all()
+    assert errors @ units**-2.0 < of_means @ units**-2.0
+    model.add_feature("new", kind=kind, observations={"0": 1, "1": 0, "2": 3})
+    assert np.isfinite(model.predict(features=["new"]).mean).all()
+    one = Table.read(np.maximum(values, 1), kinds=kind)
+    assert len({str(known).split(":")[1] for known in one.kinds}) == 1  # without zeros

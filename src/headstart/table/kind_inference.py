@@ -20,7 +20,7 @@ from headstart.distributed import process_group
 from headstart.errors import InputError, join_names, option_name
 from headstart.table.cells import Floats, Positions, chunk_slices, count_positions
 from headstart.table.kinds import KINDS, Kind, Kinds, KindType, Margin, as_option, kinds_as_option
-from headstart.table.margins import MAX_STEPS, RATING, REAL, Category, Count, likely_shift
+from headstart.table.margins import MAX_STEPS, RATING, REAL, Amount, Category, Count, likely_shift
 from headstart.table.missing_values import MAX_CODES, as_missing, find_codes
 from headstart.table.names import Names
 from headstart.table.outliers import moments_by_feature
@@ -37,6 +37,8 @@ MANY_MAXIMA = 5  # columns with this number of different maxima have no upper li
 FITTABLE = 4  # observations that a model needs at least; a table with fewer is never fitted
 
 MAX_RATIO = 3  # of the largest maximum of ratings with a common range to the median one
+
+MAX_MAGNITUDE_RATIO = 100  # of the means of amounts or counts that have one shift
 
 MIN_COUNTS = 50  # observations from which counts can be told from other numbers
 
@@ -568,10 +570,10 @@ def _infer_counts(
     chosen = whole[local_index]
     if global_count(int(chosen.sum())) < MIN_COUNTS:
         return
-    shift, gain = likely_shift(local_index[chosen], local_values[chosen], count)
+    _, gain = likely_shift(local_index[chosen], local_values[chosen], count)
     zeros = global_count(int((local_values[chosen] == 0).sum())) > 0
     if gain > (ZERO_GAIN if zeros else COUNT_GAIN):
-        partial.assign(whole, Count(shift))
+        partial.assign(whole, Count())
 
 
 def _compute_rating_limits(partial: _PartialKinds, features: Names, index: Positions, values: Floats) -> None:
@@ -597,15 +599,59 @@ def _compute_rating_limits(partial: _PartialKinds, features: Names, index: Posit
 
 
 def _learn_margins(partial: _PartialKinds, index: Positions, values: Floats) -> None:
-    """Learn the parameters of margins that are not known, each from all features with this margin."""
+    """Learn the parameters of margins that are not known, each from all features with this margin.
+
+    Amounts and counts of different magnitudes are learned apart, because their shift depends on it.
+    """
     for code, margin in enumerate(list(partial.margins)):  # every process has the same
         mask = partial.codes == code
         if margin.is_complete or not mask.any():
             continue
         selected = mask[index] & margin.possible(values)  # impossible values are refused afterwards
-        numbers = np.asarray(values[selected], np.float64)
-        learned = margin.learn(index[selected], numbers, len(mask))
-        partial.assign(mask, learned if learned.type == KindType.REAL else Kind(learned))
+        features, numbers = index[selected], np.asarray(values[selected], np.float64)
+        groups = [mask]
+        if isinstance(margin, Amount):
+            groups = [mask & group for group in groups_of_magnitude(features, numbers, len(mask))]
+        for group in groups:
+            of = group[features]
+            learned = margin.learn(features[of], numbers[of], len(mask))
+            partial.assign(group, learned if learned.type == KindType.REAL else Kind(learned))
+
+
+def groups_of_magnitude(features: Positions, values: Floats, count: int) -> list[NDArray[np.bool_]]:
+    """Divide ``count`` features into groups of similar magnitude, as masks; one group if no value is 0.
+
+    The logarithm of a value is small at 0. A shift for values of 0.01 would make it so much smaller than that
+    of values of 1000 that nothing else matters.
+
+    Parameters
+    ----------
+    features : ndarray of shape (n,)
+        The feature of each value.
+    values : ndarray of shape (n,)
+        Values from 0 up.
+    count : int
+        The number of features.
+
+    Examples
+    --------
+    >>> groups_of_magnitude(np.array([0, 0, 1, 2]), np.array([0.0, 1.0, 5e4, 3.0]), 3)
+    [array([ True, False,  True]), array([False,  True, False])]
+    """
+    positive = values > 0
+    if not global_count(int((~positive).sum())):
+        return [np.full(count, True)]
+    logs = global_sum(np.bincount(features[positive], np.log(values[positive]), count))
+    numbers = global_sum(np.bincount(features[positive], minlength=count))
+    magnitude = logs / np.maximum(numbers, 1)
+    group, number, smallest = np.zeros(count, dtype=np.int64), 0, np.inf
+    for feature in np.argsort(magnitude, kind="stable").tolist():
+        if numbers[feature] > 0:  # others are in the first group
+            if magnitude[feature] > smallest + np.log(MAX_MAGNITUDE_RATIO):
+                number, smallest = number + 1, magnitude[feature]
+            smallest = min(smallest, magnitude[feature])
+            group[feature] = number
+    return [group == position for position in range(number + 1)]
 
 
 def _compute_scales(partial: _PartialKinds, index: Positions, values: Floats) -> bool:
