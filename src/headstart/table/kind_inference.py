@@ -621,8 +621,8 @@ def _learn_margins(partial: _PartialKinds, index: Positions, values: Floats) -> 
 def groups_of_magnitude(features: Positions, values: Floats, count: int) -> list[NDArray[np.bool_]]:
     """Divide ``count`` features into groups of similar magnitude, as masks; one group if no value is 0.
 
-    The logarithm of a value is small at 0. A shift for values of 0.01 would make it so much smaller than that
-    of values of 1000 that nothing else matters.
+    The shift of log(x + shift) determines the logarithm of 0. With a shift that fits values of 0.01, zeros
+    among values of 1000 would be outliers.
 
     Parameters
     ----------
