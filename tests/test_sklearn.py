@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -157,3 +158,14 @@ def test_the_number_of_factors_is_chosen_by_held_out_cells() -> None:
     errors = [np.abs(imputer.fit_transform(seen) - related)[missing].mean() for imputer in (few, chosen)]
     assert errors[1] < 0.8 * errors[0]
     assert chosen.get_params()["backbone"] == "auto"
+
+
+def test_constant_and_empty_columns_do_not_choose_the_number_of_factors() -> None:
+    random = np.random.default_rng(0)
+    related = random.normal(size=(80, 3)) @ random.normal(size=(3, 8))
+    columns = [related, np.full((80, 1), 0.1), np.full((80, 1), np.nan), np.full((80, 1), 1e9)]
+    seen = np.where(random.random((80, 11)) < 0.15, np.nan, np.hstack(columns))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        filled = HeadstartImputer(adapter="bayes").fit_transform(seen)
+    np.testing.assert_allclose(filled[:, [8, 10]], np.broadcast_to([0.1, 1e9], (80, 2)), rtol=0.01)

@@ -34,6 +34,8 @@ _MIN_HELD_OUT = 30  # cells; fewer say too little
 
 _MAX_FACTORS = 32
 
+_ROUNDING = 1e-12  # a smaller deviation of a column relative to its mean is a rounding error
+
 _ROWS_AT_ONCE = 2**14  # rows that are predicted together, which bounds the memory
 
 
@@ -132,16 +134,19 @@ class HeadstartImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         random = np.random.default_rng(self.random_state)
         held_out = observed & (random.random(values.shape) < _HELD_OUT)
         held_out &= (observed & ~held_out).sum(0) >= 2  # every column keeps some cells
+        centered = np.where(observed, values - self.means_, 0.0)
+        scale = np.sqrt((centered**2).sum(0) / np.maximum(observed.sum(0), 1))
+        held_out &= scale > _ROUNDING * np.abs(self.means_)  # a constant column has no scale
         if held_out.sum() < _MIN_HELD_OUT or columns <= MIN_FEATURES_TO_FIT:
             return _FACTORISATION
         sizes = sorted({min(size, _MAX_FACTORS) for size in (columns // 2, columns - 1)})
         candidates = [_FACTORISATION, *({**_FACTORISATION, "latent": size} for size in sizes)]
-        scale, seen = np.maximum(np.nanstd(values, axis=0), 1e-300), np.where(held_out, np.nan, values)
+        seen, scales = np.where(held_out, np.nan, values), np.broadcast_to(scale, values.shape)[held_out]
         errors = []
         for backbone in candidates:
             model = self._fit_model(seen, kinds, "bayes", backbone)
-            difference = (model.predict(features=self._names()).mean - values) / scale
-            errors.append(float((difference[held_out] ** 2).mean()))
+            difference = (model.predict(features=self._names()).mean - values)[held_out]
+            errors.append(float(((difference / scales) ** 2).mean()))
         return candidates[int(np.argmin(errors))]
 
     def transform(self, X: Any) -> Any:
