@@ -34,6 +34,7 @@ _PLACES = {
     "numbers_drawn_per_block": "linalg.row_sharded:_DRAW_SIZE",
     "bytes_sent_per_block": "distributed:_BLOCK_BYTES",
     # core, backbones, adapters
+    "sweeps_before_a_new_start": "backbones.factorisation_fit:_FIRST_SWEEPS",
     "predicted_cells_per_block": "core.types:_CELLS_AT_ONCE",
     "local_numbers_per_block": "core.neighbours:_NUMBERS_AT_ONCE",
     "grid_cost": "backbones.pvae:GRID_COST",

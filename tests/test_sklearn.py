@@ -149,18 +149,18 @@ def test_scikit_learn_is_named_if_it_is_missing() -> None:
     assert "pip install 'headstart[sklearn]'" in result.stderr
 
 
-def test_the_number_of_factors_is_chosen_by_held_out_cells() -> None:
+def test_columns_of_many_factors_are_filled_well() -> None:
+    """The default has enough factors for a dense table of few columns that are closely related."""
     random = np.random.default_rng(0)
-    related = random.normal(size=(150, 6)) @ random.normal(size=(6, 9))  # more factors than the default
+    related = random.normal(size=(150, 6)) @ random.normal(size=(6, 9))
     seen = np.where(random.random(related.shape) < 0.15, np.nan, related)
     missing = np.isnan(seen)
-    few, chosen = (HeadstartImputer(adapter="bayes", backbone=name) for name in ("factorisation", "auto"))
-    errors = [np.abs(imputer.fit_transform(seen) - related)[missing].mean() for imputer in (few, chosen)]
-    assert errors[1] < 0.8 * errors[0]
-    assert chosen.get_params()["backbone"] == "auto"
+    few, usual = HeadstartImputer(backbone={"name": "factorisation", "latent": 3}), HeadstartImputer()
+    errors = [np.abs(imputer.fit_transform(seen) - related)[missing].mean() for imputer in (few, usual)]
+    assert errors[1] < 0.7 * errors[0]
 
 
-def test_constant_and_empty_columns_do_not_choose_the_number_of_factors() -> None:
+def test_constant_and_empty_columns_are_filled_without_warnings() -> None:
     random = np.random.default_rng(0)
     related = random.normal(size=(80, 3)) @ random.normal(size=(3, 8))
     columns = [related, np.full((80, 1), 0.1), np.full((80, 1), np.nan), np.full((80, 1), 1e9)]

@@ -26,16 +26,6 @@ _STRATEGIES = ("mean", "median", "sample")
 
 _NEW_FEATURES = ("error", "add")
 
-_FACTORISATION = {"name": "factorisation"}
-
-_HELD_OUT = 0.1  # the share of the observed cells by which the number of factors is chosen
-
-_MIN_HELD_OUT = 30  # cells; fewer say too little
-
-_MAX_FACTORS = 32
-
-_ROUNDING = 1e-12  # a smaller deviation of a column relative to its mean is a rounding error
-
 _ROWS_AT_ONCE = 2**14  # rows that are predicted together, which bounds the memory
 
 
@@ -52,11 +42,8 @@ class HeadstartImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         of 0 and 1 is binary and any other is real. "infer" lets ``Table.read`` infer them.
     adapter : str or mapping, default="auto"
         The adapter of the model, as in ``Headstart``.
-    backbone : str or mapping, default="auto"
-        The backbone of the model, as in ``Headstart``. By default the factorisation, with the number of
-        factors that predicts a tenth of the observed cells best, which is held out to choose it: the
-        default of ``Headstart``, half of the columns, or all but one. A model of new columns needs few
-        factors, a dense table of related columns many.
+    backbone : str or mapping, default="factorisation"
+        The backbone of the model, as in ``Headstart``.
     strategy : {"mean", "median", "sample"}, default="mean"
         The filled value: the mean of the predicted distribution (for a binary column the probability of
         1), its median (0 or 1, and whole numbers for counts), or a joint draw.
@@ -94,7 +81,7 @@ class HeadstartImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         *,
         kinds: str | Mapping[Any, Any] | None = None,
         adapter: Any = "auto",
-        backbone: Any = "auto",
+        backbone: Any = "factorisation",
         strategy: Literal["mean", "median", "sample"] = "mean",
         new_features: Literal["error", "add"] = "error",
         random_state: int = 0,
@@ -118,36 +105,10 @@ class HeadstartImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         self.model_: Headstart | None = None
         if (counts > 0).sum() >= MIN_FEATURES_TO_FIT:
             kinds = self._kinds(values, self._names())
-            backbone = self._choose_backbone(values, kinds) if self.backbone == "auto" else self.backbone
-            self.model_ = self._fit_model(values, kinds, self.adapter, backbone)
+            table = Table.read(values, feature_names=self._names(), kinds=kinds)
+            settings = {"adapter": self.adapter, "backbone": self.backbone, "random_state": self.random_state}
+            self.model_ = Headstart(**settings, quiet=True).fit(table)
         return self
-
-    def _fit_model(self, values: NDArray[np.float64], kinds: Any, adapter: Any, backbone: Any) -> Headstart:
-        """Fit a model to the observed ``values`` (rows, features)."""
-        table = Table.read(values, feature_names=self._names(), kinds=kinds)
-        settings = {"adapter": adapter, "backbone": backbone, "random_state": self.random_state}
-        return Headstart(**settings, quiet=True).fit(table)
-
-    def _choose_backbone(self, values: NDArray[np.float64], kinds: Any) -> Any:
-        """Return the factorisation with the number of factors that predicts held-out cells best."""
-        observed, columns = ~np.isnan(values), values.shape[1]
-        random = np.random.default_rng(self.random_state)
-        held_out = observed & (random.random(values.shape) < _HELD_OUT)
-        held_out &= (observed & ~held_out).sum(0) >= 2  # every column keeps some cells
-        centered = np.where(observed, values - self.means_, 0.0)
-        scale = np.sqrt((centered**2).sum(0) / np.maximum(observed.sum(0), 1))
-        held_out &= scale > _ROUNDING * np.abs(self.means_)  # a constant column has no scale
-        if held_out.sum() < _MIN_HELD_OUT or columns <= MIN_FEATURES_TO_FIT:
-            return _FACTORISATION
-        sizes = sorted({min(size, _MAX_FACTORS) for size in (columns // 2, columns - 1)})
-        candidates = [_FACTORISATION, *({**_FACTORISATION, "latent": size} for size in sizes)]
-        seen, scales = np.where(held_out, np.nan, values), np.broadcast_to(scale, values.shape)[held_out]
-        errors = []
-        for backbone in candidates:
-            model = self._fit_model(seen, kinds, "bayes", backbone)
-            difference = (model.predict(features=self._names()).mean - values)[held_out]
-            errors.append(float(((difference / scales) ** 2).mean()))
-        return candidates[int(np.argmin(errors))]
 
     def transform(self, X: Any) -> Any:
         """Return ``X`` with its missing cells filled: an array, or as ``set_output`` says."""

@@ -337,7 +337,7 @@ def test_a_sweep_updates_everything_as_the_formulas_read(
     kinds: list[int], sweep: int, given: float | None, noise_by_feature: bool, limits: Limits
 ) -> None:
     """The fifth sweep also chooses what is worth regressing on. Blocks are of few rows and features."""
-    limits(block_bytes=20_000)
+    limits(block_bytes=20_000, sweeps_before_a_new_start=99)
     cells, every_kind = made_up(kinds)
     training = watched(untrained(every_kind, noise_by_feature=noise_by_feature), cells, given)
     told = list(islice(training.sweeps(), sweep + 1))
@@ -616,6 +616,25 @@ def test_sweeps_lower_the_error_on_what_was_kept_back(kinds: list[int]) -> None:
         assert told[-1] < told[0]
     means = torch.stack([known.transpose().take(torch.tensor([j])).values.mean() for j in range(20)])
     assert errors[-1] < 0.8 * float((means[asked.index] - asked.values).square().mean())
+
+
+@pytest.mark.parametrize("seed", [2, 7])
+def test_factors_that_shrink_to_zero_start_again(seed: int) -> None:
+    """A small table with two strong traits and more factors: without a new start, none would be found."""
+    random = np.random.default_rng(seed)
+    expected = 0.2 * random.normal(size=(40, 2)) @ random.normal(size=(2, 16))
+    values = expected + 0.1 * random.normal(size=(40, 16))
+    lines, index = np.nonzero(random.random((40, 16)) < 0.6)
+    values = np.clip(np.round(4 * (0.5 + values)), 0, 4)[lines, index] / 4
+    parts = (torch.from_numpy(part) for part in (lines, index, values.astype(np.float32)))
+    cells = Cells.from_pairs(*parts, 40, 16)
+    kinds = torch.full((16,), int(KindType.RATING))
+    torch.manual_seed(0)
+    model = Factorisation(FactorisationConfig(latent=16), kinds, torch.zeros(0))
+    list(sweeping(model, cells))
+    outputs = grid_logits(model.heads, model.states(cells), torch.float32).numpy()
+    missed = (outputs - outputs.mean(0)) - (expected - expected.mean(0))
+    assert (missed**2).sum() < 0.6 * ((expected - expected.mean(0)) ** 2).sum()
 
 
 def test_a_feature_nobody_observed_gets_the_prior() -> None:

@@ -49,7 +49,7 @@ from headstart.training.comparison import (
 from headstart.training.episodes import cross_fitted_tasks
 from headstart.training.judge import LIKE_KNOWN, Judge, draw_folds, means_apply, train_best
 from headstart.training.meta_training import validation_episodes
-from headstart.training.recipe import AdapterTrainer, Recipe, prepare, train
+from headstart.training.recipe import AdapterTrainer, Recipe, prepare, resolve_backbone, train
 from headstart.training.table_inputs import feature_batch, modelled_table
 
 QUIET = Reporter(quiet=True)
@@ -656,7 +656,7 @@ def test_a_fold_has_the_settings_of_the_delivered_model(features: int, limits: L
     [(fewer, judged)] = trained
     assert fewer < features
     kinds = torch.from_numpy(table.kinds.types)
-    assert judged.backbone.resolved(kinds[:fewer]) == Recipe().backbone.resolved(kinds)
+    assert judged.backbone.resolved(kinds[:fewer]) == resolve_backbone(Recipe().backbone, table)
     found = {**default_meta_training(fewer), **judged.metatraining.model_dump(exclude_unset=True)}
     assert found == dict(default_meta_training(features))
 

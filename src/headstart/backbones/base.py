@@ -31,8 +31,11 @@ class BackboneConfig(Config):
     name: str
     likelihood: LikelihoodConfig = LikelihoodConfig()
 
-    def resolved(self, kinds: Tensor) -> Self:
-        """Return the settings with the defaults that depend on the features' ``kinds`` filled in."""
+    def resolved(self, kinds: Tensor, rows: int | None = None, observations: int = 0) -> Self:
+        """Return the settings with the defaults that depend on the table filled in.
+
+        ``kinds`` are the kinds of its features; ``rows`` and ``observations`` are numbers, None: unknown.
+        """
         return self
 
     @property

@@ -55,6 +55,9 @@ from headstart.table.margins import VALUE_TYPES
 
 _MOST, _LEAST = 32, 16  # factors by default: a third of the features within these limits
 
+# The lower limit is smaller for few observations: this times their number for each row or feature.
+_LEAST_PER_NUMBER = 2.0
+
 _MOST_NUMBERS = 320_000  # features times factors up to which a table has ``_MOST``, to bound time and memory
 
 # Numbers of observations of a row; from the last one on there is no shift.
@@ -90,8 +93,10 @@ class FactorisationConfig(BackboneConfig):
         """Set ``noise_by_feature``."""
         return self.revised(noise_by_feature=True)
 
-    def resolved(self, kinds: Tensor) -> Self:
+    def resolved(self, kinds: Tensor, rows: int | None = None, observations: int = 0) -> Self:
         """Return the settings with sizes for features of these ``kinds`` filled in.
+
+        ``rows`` and ``observations`` are the numbers of the table; None: they limit no size.
 
         >>> ratings = torch.ones(3000, dtype=torch.int64)
         >>> large, small = (FactorisationConfig().resolved(ratings[:n]) for n in (3000, 12))
@@ -99,6 +104,8 @@ class FactorisationConfig(BackboneConfig):
         ((32, 32), (16, 3))
         >>> [FactorisationConfig().resolved(ratings[:1].repeat(n)).latent for n in (10000, 15000, 20000)]
         [32, 21, 16]
+        >>> FactorisationConfig().resolved(ratings[:12], rows=30, observations=200).latent
+        10
         """
         features = len(kinds)
         most = min(_MOST, max(_LEAST, _MOST_NUMBERS // max(1, features)))  # without a step in time
@@ -108,7 +115,10 @@ class FactorisationConfig(BackboneConfig):
         signature = self.signature
         if signature is None:
             signature = min(most, features // 4) if by_choice else 0
-        latent = self.latent or min(most, max(_LEAST, features // 3))
+        least = _LEAST
+        if rows is not None and not bool(is_click(kinds).any()):  # each cell of clicks is an observation
+            least = min(least, round(_LEAST_PER_NUMBER * observations / (rows + features)))
+        latent = self.latent or min(most, max(2, least, features // 3))
         return self.revised(
             latent=latent,
             signature=signature,

@@ -70,7 +70,13 @@ from headstart.table.kinds import KindType
 
 _PROBABILITIES = 0.02, 0.98  # limits of outputs as probabilities
 
+# Where the factors have shrunk to zero after the first sweeps, they start again. Then some sweeps keep the
+# first priors and noise, which otherwise follow factors that are small because they are new.
+_FIRST_SWEEPS, _KEPT_PRIORS = 4, 2
+
 _PART_NUMBERS = 1 << 19  # entries of the rows' matrices in a part, which stay in a processor's cache
+
+_LEAST_EXPLAINED = 1e-2  # variance of values by factors that have not shrunk to zero, to that of the noise
 
 _ROW_TENSORS = ("mean", "covariance", "relative_precision")  # of a ``RowPosterior``, in a checkpoint
 
@@ -315,7 +321,7 @@ class SweepProgress:
         last = turn == training.backbone.sweeps
         if not main_process_decides(last or time.monotonic() - self._saved >= self.seconds):
             return
-        facts: dict[str, Any] = {"turn": turn, "rows": [], "regressions": {}}
+        facts: dict[str, Any] = {"turn": turn, "last_kept": training.last_kept, "rows": [], "regressions": {}}
         if not last:
             facts["rows"] = self._write_rows(training.rows, turn)
         tensors = {f"backbone/{name}": tensor for name, tensor in training.backbone.state_dict().items()}
@@ -374,6 +380,7 @@ class SweepProgress:
             end = start + len(training.cells)
             rows = run_in_each_process(lambda: self._read_rows(facts["rows"], start, end))
             training.rows = move(rows, device)
+        training.last_kept = int(facts["last_kept"])
         return int(facts["turn"])
 
     def _read_rows(self, files: list[tuple[int, int, str]], begin: int, end: int) -> RowPosterior:
@@ -456,6 +463,7 @@ class FactorisationTraining:
         # binary, the sweeps model 0 and 1 as numbers, and only the last one uses the link.
         self.as_numbers = backbone.sweeps > 1 and bool((backbone.kinds == KindType.BINARY).all())
         self.freedom = 1.0  # degrees of freedom per observation
+        self.last_kept = 0  # the last sweep that keeps the first priors and noise
 
     @torch.no_grad()
     def sweeps(self, progress: SweepProgress | None = None) -> Iterator[float]:
@@ -472,7 +480,7 @@ class FactorisationTraining:
         signatures = backbone.signature.shrink(differences, cells.counts)
         blocks = row_blocks(backbone, cells)
         for turn in range(finished_sweeps + 1, backbone.sweeps + 1):
-            choosing = turn % _CHOICE_INTERVAL == 0
+            choosing, keeps_priors = turn % _CHOICE_INTERVAL == 0, turn <= self.last_kept
             if self.weights is not None and cells.weights is None and turn > backbone.sweeps // 2:
                 cells = self.cells = replace(cells, weights=self.weights)
                 local = torch.bincount(cells.index, self.weights, minlength=cells.width)
@@ -488,21 +496,26 @@ class FactorisationTraining:
                 self._update_head_prior(choosing=True)
             second = backbone.second_moments()  # of heads, which change at the end of the sweep
             errors = sweep_rows(backbone, blocks, signatures, self.rows, second)
-            self._update_row_prior(self.rows, signatures, choosing=choosing)
+            if not keeps_priors:
+                self._update_row_prior(self.rows, signatures, choosing=choosing)
+                self._update_precision(errors)
             if choosing:
                 signatures = backbone.signature.shrink(differences, cells.counts)
-            error = self._update_precision(errors)
             self._update_heads(
                 sum_features(backbone, blocks, self.rows, second), self.prior_means, self.prior_covariance
             )
-            self._update_head_prior(choosing=choosing)
+            self._update_head_prior(choosing=choosing, keep_covariance=keeps_priors)
+            restarts = turn == _FIRST_SWEEPS < backbone.sweeps - _KEPT_PRIORS
+            if restarts and self._has_shrunk_to_zero():
+                self._restart()
+                self.last_kept = turn + _KEPT_PRIORS
             if turn == backbone.sweeps:
                 whiten(backbone)
                 backbone.keep_zeros()
                 fit_row_shift(backbone, cells, self.generator)
             if progress is not None:
                 progress.keep(self, turn)
-            yield error
+            yield _root_mean_square(errors)
 
     def _weigh_levels(self, levels: Tensor) -> None:
         """Set the noise of the ``levels`` (features,) of categories, which exclude each other.
@@ -538,11 +551,33 @@ class FactorisationTraining:
         self._update_head_prior(choosing=False)
         return differences
 
-    def _update_head_prior(self, *, choosing: bool) -> None:
-        """Update means and covariance of the heads' prior."""
-        self.prior_means, self.prior_covariance = self._head_prior(
-            self.rows, self.prior_covariance, choosing=choosing
-        )
+    def _has_shrunk_to_zero(self) -> bool:
+        """Return whether factors explain hardly any variance of the values; False for clicks."""
+        backbone = self.backbone
+        if backbone.usual_clicks is not None:
+            return False
+        rows = max(1, global_count(len(self.rows.mean)))
+        mean = global_sum(self.rows.mean.sum(0)) / rows
+        spread = global_sum(gram(self.rows.mean, self.rows.mean)) / rows - torch.outer(mean, mean)
+        weight = backbone.weight.double()
+        explained = (weight @ spread.double() * weight).sum(1) * backbone.observation_precision
+        return float((self.counts * explained).sum() / self.counts.sum().clamp(min=1)) < _LEAST_EXPLAINED
+
+    def _restart(self) -> None:
+        """Start again from small random factors, with the first priors and noise."""
+        backbone = self.backbone
+        first = type(backbone)(backbone.config, backbone.kinds, backbone.grid)
+        for name in ("covariance", "row_map", "row_covariance", "precision", "relative_precision"):
+            getattr(backbone, name).copy_(getattr(first, name))
+        self.rows = self._initialise_factors()
+        self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
+        self._update_head_prior(choosing=False, keep_covariance=True)
+
+    def _update_head_prior(self, *, choosing: bool, keep_covariance: bool = False) -> None:
+        """Update the means of the heads' prior, and its covariance unless ``keep_covariance``."""
+        self.prior_means, covariance = self._head_prior(self.rows, self.prior_covariance, choosing=choosing)
+        if not keep_covariance:
+            self.prior_covariance = covariance
 
     def _initialise_factors(self) -> RowPosterior:
         """Initialise heads and rows by the means of rows and features, and small random factors."""
@@ -611,15 +646,12 @@ class FactorisationTraining:
             regression.choose(numbers, heads, weights, metric)
         return predict_heads(regression, numbers, heads, backbone.covariance, weights)
 
-    def _update_precision(self, errors: Errors) -> float:
-        """Update the precision of each kind; return the root mean square of all errors."""
+    def _update_precision(self, errors: Errors) -> None:
+        """Update the precision of each kind."""
         for kind, (squared, count) in errors.items():
             variance = squared / count
             factor = _CLICK_PRECISION if kind == KindType.CLICK else self.freedom
             self.backbone.precision[kind] = factor / max(variance, _MIN_VARIANCE)
-        squares = sum(squared for squared, _ in errors.values())
-        count = sum(count for _, count in errors.values())
-        return float(max(squares / max(count, 1.0), 0.0) ** 0.5)
 
     def _update_heads(self, sums: FeatureSums, prior_means: Tensor, prior_covariance: Tensor) -> None:
         """Update the posteriors of the features' heads, and their relative precisions."""
@@ -662,6 +694,13 @@ class FactorisationTraining:
             relative.clamp(max=_MAX_RELATIVE_PRECISION).to(backbone.relative_precision.dtype),
             1.0,
         )
+
+
+def _root_mean_square(errors: Errors) -> float:
+    """Return the root mean square of the errors of all kinds."""
+    squares = sum(squared for squared, _ in errors.values())
+    count = sum(count for _, count in errors.values())
+    return float(max(squares / max(count, 1.0), 0.0) ** 0.5)
 
 
 def _row_means(cells: Cells, feature_means: Tensor, shrink: float) -> Tensor:

@@ -323,12 +323,13 @@ def train_backbone(
 
 
 def resolve_backbone(backbone: BackboneConfig, table: Table) -> BackboneConfig:
-    """Return the settings of a backbone with sizes for the features of ``table`` filled in.
+    """Return the settings of a backbone with sizes for ``table`` filled in.
 
     The levels of a category count as one feature.
     """
     _, first = np.unique(table.groups, return_index=True)
-    return backbone.resolved(torch.from_numpy(table.kinds.types[first]))
+    kinds = torch.from_numpy(table.kinds.types[first])
+    return backbone.resolved(kinds, global_count(len(table.rows)), global_count(len(table.values)))
 
 
 def build_knowledge(backbone: Backbone, table: Table, cells: Cells | None = None) -> Knowledge:
