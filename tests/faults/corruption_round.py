@@ -233,16 +233,26 @@ def damage(chance: random.Random, place: Path) -> tuple[str, bool]:
 # --- outcomes -----------------------------------------------------------------------------------------
 
 
+def numbers_of(model: Headstart) -> list[str]:
+    """Return the names of what has a mean: features, and the levels of categories."""
+    names, predicted = [], model.predict(model.rows[:1])
+    for name in model.features:
+        is_category = model.feature(name).kind.name == "category"
+        names += [f"{name}={level}" for level in predicted.levels(name)] if is_category else [name]
+    return names
+
+
 def content_of(model: Headstart) -> tuple[Any, ...]:
     """Return all names and predictions of a model."""
-    predicted = model.predict()
+    predicted = model.predict(features=numbers_of(model))
     return tuple(model.rows), tuple(model.features), predicted.mean.tobytes(), predicted.std.tobytes()
 
 
 def is_usable(model: Headstart) -> bool:
     """Use a model in several ways; return whether its numbers are finite."""
-    predicted = model.predict()
-    model.recommend(model.rows[0], mixed_kinds=True)
+    names = numbers_of(model)
+    predicted = model.predict(features=names)
+    model.recommend(model.rows[0], features=names, mixed_kinds=True)
     copy = Headstart.from_state(model.state)
     copy.remove_row(model.rows[0])
     return bool(np.isfinite(predicted.mean).all() and np.isfinite(predicted.std).all())
