@@ -361,5 +361,7 @@ def test_amounts_and_counts_of_different_magnitudes_have_shifts_of_their_own(kin
     assert errors @ units**-2.0 < of_means @ units**-2.0
     model.add_feature("new", kind=kind, observations={"0": 1, "1": 0, "2": 3})
     assert np.isfinite(model.predict(features=["new"]).mean).all()
+    partly = Table.read(np.where(units > 20, values, np.maximum(values, 1)), kinds=kind)
+    assert all(known.allows(0) for known in partly.kinds)  # zeros are possible in features without any, too
     one = Table.read(np.maximum(values, 1), kinds=kind)
     assert len({str(known).split(":")[1] for known in one.kinds}) == 1  # without zeros

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -615,6 +616,9 @@ def _learn_margins(partial: _PartialKinds, index: Positions, values: Floats) -> 
         for group in groups:
             of = group[features]
             learned = margin.learn(features[of], numbers[of], len(mask))
+            if isinstance(margin, Amount) and len(groups) > 1:  # there are zeros, perhaps in another group
+                shift, _ = likely_shift(features[of], numbers[of], len(mask), zeros=True)
+                learned = replace(margin, shift=shift)
             partial.assign(group, learned if learned.type == KindType.REAL else Kind(learned))
 
 

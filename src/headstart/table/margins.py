@@ -703,7 +703,9 @@ def exact_text(number: float) -> str:
 SHIFTS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)  # in units of the smallest positive value
 
 
-def likely_shift(features: NDArray[Any], values: Floats, count: int) -> tuple[float, float]:
+def likely_shift(
+    features: NDArray[Any], values: Floats, count: int, *, zeros: bool = False
+) -> tuple[float, float]:
     """Return the most likely shift c of log(x + c), and its log-likelihood per observation less that of x.
 
     The likelihood takes log(x + c), or x itself, for Gaussian in each feature, with the center and scale of
@@ -717,13 +719,15 @@ def likely_shift(features: NDArray[Any], values: Floats, count: int) -> tuple[fl
         Values from 0 up.
     count : int
         The number of features.
+    zeros : bool, default=False
+        Whether 0 is possible also if no value is 0, so that the shift is above 0.
     """
     values = np.asarray(values, np.float64)
     positive = values > 0
     least = -float(global_max(np.array([-values[positive].min() if positive.any() else -np.inf]))[0])
     if not np.isfinite(least):
         return 1.0, 0.0
-    zeros = bool(global_sum(np.array([(~positive).sum()]))[0])
+    zeros = zeros or bool(global_sum(np.array([(~positive).sum()]))[0])
     numbers = global_sum(np.bincount(features, minlength=count)).astype(np.float64)
     total = numbers.sum()
 
