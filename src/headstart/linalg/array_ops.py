@@ -35,7 +35,7 @@ def namespace(array: Numbers) -> ModuleType:
 
 
 @cache
-def _lapack() -> Any:
+def import_lapack() -> Any:
     """Import SciPy's LAPACK at its first use: importing it takes time, and few commands need it."""
     from scipy.linalg import lapack
 
@@ -76,7 +76,7 @@ def cholesky(matrices: A) -> A:
 
 def _cholesky_one(matrix: Array) -> Array:
     """Compute the lower Cholesky factor of one matrix (n, n)."""
-    dpotrf = _lapack().dpotrf
+    dpotrf = import_lapack().dpotrf
     lower, info = dpotrf(matrix, lower=1)
     for jitter in _JITTERS if info else ():
         raised = matrix.copy()
@@ -92,7 +92,7 @@ def _cholesky_one(matrix: Array) -> Array:
 def solve_lower(lower: A, right: A) -> A:
     """Return L⁻¹·B of lower triangular L (…, n, n) and B (…, n, k)."""
     if isinstance(lower, np.ndarray):
-        dtrtrs = _lapack().dtrtrs
+        dtrtrs = import_lapack().dtrtrs
         return _each(lambda root, columns: dtrtrs(root, columns, lower=1)[0], lower, right)
     return cast(Tensor, torch.linalg.solve_triangular(lower, right, upper=False))
 
@@ -100,7 +100,7 @@ def solve_lower(lower: A, right: A) -> A:
 def cholesky_solve(lower: A, right: A) -> A:
     """Return (L·Lᵀ)⁻¹·b of lower triangular L (…, n, n) and vectors b (…, n)."""
     if isinstance(lower, np.ndarray):
-        dpotrs = _lapack().dpotrs
+        dpotrs = import_lapack().dpotrs
         return _each(lambda root, vector: dpotrs(root, vector, lower=1)[0], lower, right)
     return torch.cholesky_solve(right[..., None], lower)[..., 0]
 
@@ -114,7 +114,7 @@ def cholesky_inverse(lower: A) -> A:
 
 def _cholesky_inverse_one(lower: Array) -> Array:
     # LAPACK's dpotri starts threads even for small matrices, which takes milliseconds on a busy machine.
-    inverse = _lapack().dtrtri(lower, lower=1)[0]
+    inverse = import_lapack().dtrtri(lower, lower=1)[0]
     return cast(Array, inverse.T @ inverse)
 
 

@@ -46,6 +46,7 @@ from headstart.core.types import Heads, OneHead, OneState, RowStates
 from headstart.display import count
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.linalg.array_ops import LinAlgError
+from headstart.linalg.threads import one_blas_thread
 from headstart.model.context_sums import ContextMemory, FeatureContext
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, check_rows
@@ -149,6 +150,7 @@ def feature_reference_part(model: ModelState, feature: Feature) -> ObservationLi
     return reference_part(part, fitted=feature.in_backbone)
 
 
+@one_blas_thread()
 def renew(model: ModelState, changes: Changes, new_rows: Sequence[str] = ()) -> ModelState:
     """Return the model after ``changes``, with all references and current values that depend on them.
 
