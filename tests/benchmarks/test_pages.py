@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -23,5 +24,6 @@ def test_the_tables_of_a_page_are_those_of_the_files(name: str) -> None:
 
 def test_a_changed_number_is_found() -> None:
     text = (ROOT / "docs/living.md").read_text(encoding="utf-8")
-    changed = text.replace("0.8359", "0.8111")
+    number = re.findall(r"\| 100 % \| (0\.\d{4})", text)[0]
+    changed = text.replace(f"| {number} |", "| 0.8111 |")
     assert changed != text == pages.filled(changed, pages.PAGES["living.md"])
