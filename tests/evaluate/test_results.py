@@ -28,7 +28,7 @@ EMPTY = {"format": 1, "data": {}, "settings": {}}
 def test_the_file_has_the_documented_format(worlds, tmp_path):
     Results(data={"rows": 2}, settings={"seed": 0}, runs=[Run(**RECORD)]).save(tmp_path / "results.json")
     assert json.loads((tmp_path / "results.json").read_text()) == {
-        "format": 1,
+        "format": 2,
         "data": {"rows": 2},
         "settings": {"seed": 0},
         "runs": [RECORD],
@@ -48,7 +48,7 @@ def test_what_is_saved_is_loaded(worlds, tmp_path):
         ("{", "not JSON"),
         ("[1]", "no number 'format'"),
         ('{"data": {}}', "no number 'format'"),
-        ('{"format": 2}', "has format 2; this version of Headstart reads up to 1"),
+        ('{"format": 3}', "has format 3; this version of Headstart reads up to 2"),
         ('{"format": 1, "data": {}, "settings": {}}', "damaged at 'runs'"),
         (json.dumps({**EMPTY, "runs": [{**RECORD, "value": "x"}]}), r"'runs.0.value'"),
         (json.dumps({**EMPTY, "runs": [{**RECORD, "what": 1}]}), r"'runs.0.what'"),
@@ -111,10 +111,16 @@ def test_times_show_median_and_spread():
     assert timing_table(timings).cells == {"chn": ["1.1 (0.5–2)"]}
 
 
-def test_results_without_held_out_rows_have_no_curves_of_them():
-    results = Results(data={}, settings={}, runs=[Run(**RECORD)])
+def test_files_of_the_first_format_load(tmp_path):
+    old = {name: value for name, value in RECORD.items() if name != "row_shots"}
+    (tmp_path / "old.json").write_text(json.dumps({**EMPTY, "runs": [old]}))
+    results = Results.load(tmp_path / "old.json")
+    assert results.runs == [Run(**RECORD)]
     assert (results.shots, results.row_shots, results.metrics_of("rows")) == ([4], [], [])
     assert results.curves("rmse", "rows") == {}
+    results.save(tmp_path / "new.json")
+    assert json.loads((tmp_path / "new.json").read_text())["format"] == 2
+    assert Results.load(tmp_path / "new.json") == results
 
 
 def test_the_tests_of_features_and_rows_are_kept_apart(worlds, tmp_path):

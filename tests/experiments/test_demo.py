@@ -40,7 +40,7 @@ def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Pat
     assert "<html" in page
     assert "epochs = 300" not in page  # what did not run is not shown
     assert "uniform" not in page
-    assert json.loads((tmp_path / "demo" / "results.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "demo" / "results.json").read_text())["format"] == 2
     story = outcome.film
     assert list(story.predicted) == list(story.errors) == [0, 4, 16]
     assert story.errors[16] < story.errors[0]

@@ -27,7 +27,7 @@ from headstart.errors import InputError
 from headstart.evaluate.metrics import METRICS, metric_of
 from headstart.files import write_bytes
 
-FORMAT = 1  # of ``results.json``
+FORMAT = 2  # of ``results.json``; format 1 had no runs of held-out rows
 
 BATCH = 128  # features that are timed together
 
@@ -134,7 +134,7 @@ class Results(BaseModel):
                 f"up to {FORMAT}: upgrade it"
             )
         try:
-            return cls(**content)
+            return cls(**{**content, "format": FORMAT})  # format 1 is a subset of format 2
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
