@@ -29,7 +29,8 @@ def test_every_stored_answer_has_a_scenario(theme: str) -> None:
     assert list(read(theme)) == list(THEMES[theme])
 
 
-@pytest.mark.parametrize("folder", FOLDER_MODELS)
+# "bayes-earlier" was saved before known heads, the noise of features and the shift of rows had tensors.
+@pytest.mark.parametrize("folder", [*FOLDER_MODELS, "bayes-earlier"])
 def test_stored_folders_predict_as_they_did(folder: str, tmp_path: Path) -> None:
     stored = json.loads((FOLDERS / f"{folder}.json").read_text())
     shutil.copytree(FOLDERS / folder, tmp_path / "m")

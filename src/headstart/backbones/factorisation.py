@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -182,6 +182,15 @@ class Factorisation(Backbone):
         self.register_buffer("usual_clicks", torch.ones((), dtype=torch.float64) if clicks else None)
         self._row_passes: int | None = None
         self._cached_prior: tuple[Tensor, int, tuple[Array, Array]] | None = None
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *arguments: Any) -> None:
+        """Read the shift of rows without observations, which earlier versions have in place of shares."""
+        shift = state_dict.pop(f"{prefix}empty_shift", None)
+        if shift is not None:
+            shares = torch.zeros_like(self.row_shift_shares)
+            shares[0] = 1.0
+            state_dict |= {f"{prefix}row_shift": shift, f"{prefix}row_shift_shares": shares}
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     @property
     def code_size(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.nn import Module
 
 from headstart.adapters.base import Adapter, new_adapter
 from headstart.backbones.base import BACKBONES, Backbone
@@ -38,6 +39,10 @@ from headstart.table import Cells, Kind, Kinds, Names
 from headstart.table.cells import index_dtype
 from headstart.table.metadata import records_from
 from headstart.training.calibration import Calibration
+
+# Tensors that folders of earlier versions may lack. Their first values change nothing.
+_ADDED = ("row_shift", "row_shift_shares", "relative_noise", "known_heads.heads", "known_heads.positions",
+          "known_heads.shares", "kernel.landmarks", "kernel.scales")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,16 @@ def group_tensors(tensors: dict[str, Tensor]) -> Groups:
     for name, value in tensors.items():
         group, _, rest = name.rpartition("/") if name.startswith("knowledge/") else name.partition("/")
         groups.setdefault(group, {})[rest] = value
+    _add_missing_tensors(groups)
     return groups
+
+
+def _add_missing_tensors(groups: Groups) -> None:
+    """Add the tensors of the calibration that folders of earlier versions may lack: they change nothing."""
+    calibration = groups.get("calibration", {})
+    if "factors" in calibration and "known_factors" not in calibration:
+        none = Calibration.none(tuple(calibration["marks"].tolist()))
+        calibration.update(edge=none.edge, known_factors=none.known_factors)
 
 
 def build_backbone(
@@ -95,7 +109,7 @@ def build_backbone(
         groups["backbone"],
         _count_numbers(groups),
     )
-    backbone.load_state_dict(groups["backbone"], assign=True)  # without a copy
+    load_tensors(backbone, groups["backbone"])
     backbone.eval().requires_grad_(False)
     index = tensors["index"].to(index_dtype(features))
     weights = table_weights(clock, read_table_weights(groups))
@@ -113,13 +127,19 @@ def build_backbone(
     return backbone, knowledge
 
 
+def load_tensors(module: Module, tensors: dict[str, Tensor]) -> None:
+    """Give a part its saved tensors, without a copy; tensors that these lack may keep their first values."""
+    first = {name: tensor for name, tensor in module.state_dict().items() if name.endswith(_ADDED)}
+    module.load_state_dict(first | tensors, assign=True)
+
+
 def build_adapter(facts: ModelFacts, groups: Groups, knowledge: Knowledge) -> Adapter:
     """Build the adapter with its learned parameters."""
     learned = groups.get("adapter", {})
     adapter = build_module(
         lambda: new_adapter(facts.settings.chosen_adapter, knowledge), learned, _count_numbers(groups)
     )
-    adapter.load_state_dict(learned, assign=True)
+    load_tensors(adapter, learned)
     return adapter.eval().requires_grad_(False)
 
 
